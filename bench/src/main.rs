@@ -1,8 +1,8 @@
 //! Benchmarks Caisson side by side with its alternatives. `bench/run` prepares the environment.
 
 mod bare;
+mod benchmarks;
 mod docker;
-mod figures;
 mod http;
 mod measure;
 mod model;
@@ -78,7 +78,7 @@ fn main() -> Result<ExitCode> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting the runtime")?;
     let only = arguments.only.unwrap_or_default();
-    let figures = runtime.block_on(async { tokio::spawn(figures::all(stage, only)).await })??;
+    let figures = runtime.block_on(async { tokio::spawn(benchmarks::all(stage, only)).await })??;
     let report = Report::new(figures);
     println!("{}", if arguments.json { report.to_json()? } else { report.to_markdown() });
     let missed = report.figures.iter().any(|figure| figure.verdict() == Verdict::Miss);

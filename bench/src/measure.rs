@@ -39,7 +39,7 @@ pub(crate) async fn settle() {
 const IDLE: Duration = Duration::from_secs(2);
 
 /// Waits until a sandbox is idle.
-pub(crate) async fn become_idle() {
+pub(crate) async fn wait_until_idle() {
     tokio::time::sleep(IDLE).await;
 }
 

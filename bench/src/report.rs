@@ -64,7 +64,7 @@ pub(crate) enum Target {
 
 /// A baseline that our result is compared with.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Beside {
+pub(crate) struct Baseline {
     pub(crate) what: String,
     pub(crate) summary: Summary,
     /// Our value for the comparison, if it is not the result itself.
@@ -83,7 +83,7 @@ pub(crate) struct Figure {
     pub(crate) ours: Summary,
     /// The target for our own measurements alone.
     pub(crate) target: Target,
-    pub(crate) beside: Vec<Beside>,
+    pub(crate) beside: Vec<Baseline>,
     /// Remarks for the reader.
     pub(crate) notes: Vec<String>,
 }
@@ -101,7 +101,7 @@ impl Figure {
         worst.unwrap_or(Verdict::None)
     }
 
-    fn judge(&self, target: Target, beside: Option<&Beside>) -> Verdict {
+    fn judge(&self, target: Target, beside: Option<&Baseline>) -> Verdict {
         let ours = beside.and_then(|beside| beside.against).unwrap_or(self.ours).median;
         let theirs = beside.map_or(f64::NAN, |beside| beside.summary.median);
         let met = match target {
@@ -124,7 +124,7 @@ impl Figure {
         }
     }
 
-    fn compare(&self, beside: &Beside) -> String {
+    fn compare(&self, beside: &Baseline) -> String {
         let (ours, theirs) = (beside.against.unwrap_or(self.ours).median, beside.summary.median);
         match (self.unit, theirs > ours) {
             (Unit::PerSecond, _) => format!("{:.1}x as many", ours / theirs),
@@ -236,13 +236,13 @@ mod tests {
             unit: Unit::Milliseconds,
             ours: summary(ours),
             target: Target::AtMost(10.0),
-            beside: vec![Beside { what: "docker".into(), summary: summary(theirs), against: None, target }],
+            beside: vec![Baseline { what: "docker".into(), summary: summary(theirs), against: None, target }],
             notes: Vec::new(),
         }
     }
 
     #[test]
-    fn one_missed_comparison_makes_a_figure_a_miss() {
+    fn one_missed_comparison_fails_the_result() {
         assert_eq!(figure(5.0, 100.0, Target::TimesFaster(20.0)).verdict(), Verdict::Pass);
         assert_eq!(figure(5.1, 100.0, Target::TimesFaster(20.0)).verdict(), Verdict::Miss);
         assert_eq!(figure(11.0, 1000.0, Target::TimesFaster(20.0)).verdict(), Verdict::Miss);

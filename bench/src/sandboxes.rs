@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use launcher::launch_file::LaunchText;
+use launcher::launch_file::LaunchFileContents;
 use protocol::{
     CallKey, Exec, ExecEnd, ExecEvent, ExecUpdate, Follow, GuestClient, IncomingStreams, Program,
 };
@@ -22,7 +22,7 @@ pub(crate) struct Sandboxes {
 }
 
 /// A sandbox whose guest has answered.
-pub(crate) struct Living {
+pub(crate) struct RunningSandbox {
     pub(crate) id: SandboxId,
     client: GuestClient,
     calls: u32,
@@ -75,7 +75,7 @@ impl Sandboxes {
     }
 
     /// Creates a sandbox with the default limits, connects, and runs `true` in it.
-    pub(crate) async fn start(&self) -> Result<Living> {
+    pub(crate) async fn start(&self) -> Result<RunningSandbox> {
         let id = self.make().await?;
         let mut living = self.greet(id).await?;
         living.run_true().await?;
@@ -106,9 +106,9 @@ impl Sandboxes {
     }
 
     /// Opens a link.
-    pub(crate) async fn greet(&self, id: SandboxId) -> Result<Living> {
+    pub(crate) async fn greet(&self, id: SandboxId) -> Result<RunningSandbox> {
         let (client, _, incoming) = GuestClient::connect(self.backend.connect(id).await?).await?;
-        Ok(Living { id, client, calls: 0, _incoming: incoming })
+        Ok(RunningSandbox { id, client, calls: 0, _incoming: incoming })
     }
 
     async fn make(&self) -> Result<SandboxId> {
@@ -141,15 +141,15 @@ impl Sandboxes {
     /// Process ids of the guest and of its launcher.
     pub(crate) fn processes(&self, id: SandboxId) -> Result<[u32; 2]> {
         let path = self.directory.join("sandboxes").join(id.to_string());
-        let text =
-            LaunchText::read(&path).with_context(|| format!("reading what is in {}", path.display()))?;
+        let text = LaunchFileContents::read(&path)
+            .with_context(|| format!("reading what is in {}", path.display()))?;
         let running = text.and_then(|text| text.running());
         let guest = running.with_context(|| format!("{} names no guest", path.display()))?.guest_pid;
         Ok([guest, parent(guest)?])
     }
 }
 
-impl Living {
+impl RunningSandbox {
     /// Runs `true` inside and waits for its end.
     pub(crate) async fn run_true(&mut self) -> Result<()> {
         self.run(Program::Arguments(vec![TRUE.into()])).await
@@ -209,7 +209,7 @@ pub(crate) fn parent(pid: u32) -> Result<u32> {
 }
 
 /// A process and all of its descendants.
-pub(crate) fn family(first: u32) -> Result<Vec<u32>> {
+pub(crate) fn process_tree(first: u32) -> Result<Vec<u32>> {
     let names = std::fs::read_dir("/proc").context("listing processes")?.flatten();
     let pids = names.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let parents: Vec<(u32, u32)> = pids.filter_map(|pid| Some((pid, parent(pid).ok()?))).collect();

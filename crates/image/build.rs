@@ -24,19 +24,19 @@ fn main() -> io::Result<()> {
 
 fn add(recipe: &Path, path: &Path, table: &mut String) -> io::Result<()> {
     let full = recipe.join(path);
-    let facts = fs::symlink_metadata(&full)?;
-    if facts.is_dir() {
+    let metadata = fs::symlink_metadata(&full)?;
+    if metadata.is_dir() {
         let mut names: Vec<_> =
             fs::read_dir(&full)?.map(|entry| Ok(entry?.file_name())).collect::<io::Result<_>>()?;
         names.sort();
         return names.iter().try_for_each(|name| add(recipe, &path.join(name), table));
     }
     let name = path.display().to_string();
-    let content = if facts.is_symlink() {
+    let content = if metadata.is_symlink() {
         format!("Content::Link({:?})", fs::read_link(&full)?.display().to_string())
     } else {
         // Git only stores whether a file is executable; the other mode bits come from the user's umask.
-        let mode = if facts.permissions().mode() & 0o111 == 0 { 0o644 } else { 0o755 };
+        let mode = if metadata.permissions().mode() & 0o111 == 0 { 0o644 } else { 0o755 };
         format!(
             "Content::File {{ mode: {mode:#o}, bytes: include_bytes!({:?}) }}",
             full.display().to_string()

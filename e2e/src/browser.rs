@@ -16,11 +16,12 @@ use crate::server::wait_at_most;
 
 const CHROMIUM: &str = "/usr/bin/chromium";
 /// Throttles the CPU of every page by this factor; finds tests and pages that only pass on a fast machine.
-const SLOWNESS: &str = "CAISSON_TEST_SLOW_PAGES";
+const CPU_THROTTLE_VARIABLE: &str = "CAISSON_TEST_SLOW_PAGES";
 /// Chromium's errors for an evaluation in a page that is navigating away or not loaded yet.
-const NO_PAGE: [&str; 2] = ["Inspected target navigated or closed", "Cannot find default execution context"];
+const PAGE_NAVIGATED_ERRORS: [&str; 2] =
+    ["Inspected target navigated or closed", "Cannot find default execution context"];
 /// Timeout for the browser to start and for content to appear on a page.
-const PATIENCE: Duration = Duration::from_secs(150);
+const TIMEOUT: Duration = Duration::from_secs(150);
 
 /// A browser with its own profile. Dropping it ends the process.
 pub struct Browser {
@@ -65,7 +66,7 @@ impl Browser {
             .expect("starting Chromium");
         let told = profile.path().join("DevToolsActivePort");
         let mut port = None;
-        wait_at_most(PATIENCE, "Chromium answers", || {
+        wait_at_most(TIMEOUT, "Chromium answers", || {
             let text = std::fs::read_to_string(&told).unwrap_or_default();
             port = text.lines().next().and_then(|line| line.parse().ok());
             port.is_some() && text.lines().count() > 1
@@ -80,7 +81,7 @@ impl Browser {
         let address = format!("http://127.0.0.1:{}/json/new?about:blank", self.port);
         let made = client.put(address).send().expect("opening a page").text().expect("a page");
         let made: Value = serde_json::from_str(&made).expect("a description of a page");
-        let mut page = self.speak_to(&made);
+        let mut page = self.connect_to(&made);
         page.ask("Page.navigate", &json!({"url": url}));
         page
     }
@@ -115,24 +116,25 @@ impl Browser {
             target["type"] == kind && target["url"].as_str().is_some_and(|url| url.contains(address))
         };
         let mut found = None;
-        wait_at_most(PATIENCE, &format!("there is a {kind} with {address}"), || {
+        wait_at_most(TIMEOUT, &format!("there is a {kind} with {address}"), || {
             found = self.targets().into_iter().find(is_it);
             found.is_some()
         });
-        self.speak_to(&found.unwrap_or_default())
+        self.connect_to(&found.unwrap_or_default())
     }
 
-    fn speak_to(&self, target: &Value) -> Page {
+    fn connect_to(&self, target: &Value) -> Page {
         let address = target["webSocketDebuggerUrl"].as_str().expect("an address").to_owned();
         let stream = TcpStream::connect(("127.0.0.1", self.port)).expect("connecting to the page");
-        stream.set_read_timeout(Some(PATIENCE)).expect("setting a timeout");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("setting a timeout");
         let request = address.into_client_request().expect("a request");
         let (socket, _) = tungstenite::client(request, stream).expect("speaking to the page");
         let mut page = Page { socket, next_id: 0, thrown: Vec::new() };
         page.ask("Page.enable", &json!({}));
         page.ask("Runtime.enable", &json!({}));
-        if let Ok(rate) = std::env::var(SLOWNESS) {
-            let rate: u32 = rate.parse().unwrap_or_else(|_| panic!("{SLOWNESS}={rate} is no whole number"));
+        if let Ok(rate) = std::env::var(CPU_THROTTLE_VARIABLE) {
+            let rate: u32 =
+                rate.parse().unwrap_or_else(|_| panic!("{CPU_THROTTLE_VARIABLE}={rate} is no whole number"));
             page.ask("Emulation.setCPUThrottlingRate", &json!({"rate": rate}));
         }
         page
@@ -153,17 +155,17 @@ impl Drop for Browser {
     }
 }
 
-fn evaluation(expression: &str, is_gesture: bool) -> Value {
-    json!({"expression": expression, "awaitPromise": true, "returnByValue": true, "userGesture": is_gesture})
+fn evaluation(expression: &str, is_user_gesture: bool) -> Value {
+    json!({"expression": expression, "awaitPromise": true, "returnByValue": true, "userGesture": is_user_gesture})
 }
 
 impl Page {
     /// Sends a DevTools command and waits for its response; panics on an error response.
     pub fn ask(&mut self, method: &str, parameters: &Value) -> Value {
-        self.try_to_ask(method, parameters).unwrap_or_else(|error| panic!("{method}: {error}"))
+        self.try_command(method, parameters).unwrap_or_else(|error| panic!("{method}: {error}"))
     }
 
-    fn try_to_ask(&mut self, method: &str, parameters: &Value) -> Result<Value, Value> {
+    fn try_command(&mut self, method: &str, parameters: &Value) -> Result<Value, Value> {
         self.next_id += 1;
         let message = json!({"id": self.next_id, "method": method, "params": parameters});
         self.socket.send(Message::text(message.to_string())).expect("speaking to the page");
@@ -191,15 +193,15 @@ impl Page {
         self.evaluate_as(expression, true)
     }
 
-    fn evaluate_as(&mut self, expression: &str, is_gesture: bool) -> Value {
-        self.ask("Runtime.evaluate", &evaluation(expression, is_gesture))["result"]["value"].clone()
+    fn evaluate_as(&mut self, expression: &str, is_user_gesture: bool) -> Value {
+        self.ask("Runtime.evaluate", &evaluation(expression, is_user_gesture))["result"]["value"].clone()
     }
 
     /// Whether an expression is true now. A page that navigates away during the evaluation counts as `false`.
     fn is_true(&mut self, expression: &str) -> bool {
-        match self.try_to_ask("Runtime.evaluate", &evaluation(expression, false)) {
+        match self.try_command("Runtime.evaluate", &evaluation(expression, false)) {
             Ok(answer) => answer["result"]["value"] == true,
-            Err(error) if NO_PAGE.iter().any(|words| error["message"] == *words) => false,
+            Err(error) if PAGE_NAVIGATED_ERRORS.iter().any(|words| error["message"] == *words) => false,
             Err(error) => panic!("Runtime.evaluate: {error}"),
         }
     }
@@ -207,7 +209,7 @@ impl Page {
     /// Waits until an expression is true; the panic message shows the text of the page.
     #[track_caller]
     pub fn wait_for(&mut self, what: &str, expression: &str) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while !self.is_true(expression) {
             if Instant::now() > deadline {
                 let text = self.evaluate("document.title + ': ' + document.body.innerText.slice(0, 1500)");
@@ -219,13 +221,13 @@ impl Page {
 
     /// Panics if a script of the page has thrown an uncaught exception.
     #[track_caller]
-    pub fn threw_nothing(&mut self) {
+    pub fn assert_no_exceptions(&mut self) {
         self.evaluate("0");
         assert!(self.thrown.is_empty(), "the page threw: {:?}", self.thrown);
     }
 
     /// Whether an expression becomes true within this time.
-    pub fn holds_within(&mut self, patience: Duration, expression: &str) -> bool {
+    pub fn becomes_true_within(&mut self, patience: Duration, expression: &str) -> bool {
         let deadline = Instant::now() + patience;
         while !self.is_true(expression) {
             if Instant::now() > deadline {

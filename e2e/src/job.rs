@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::answer::Answer;
+use crate::api_response::Answer;
 use crate::archive::Archive;
 use crate::event::Follower;
 use crate::server::{Server, wait_until};

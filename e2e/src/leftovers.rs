@@ -7,7 +7,7 @@ use crate::processes;
 use crate::server::pause;
 
 /// How often the removal of non-empty cgroups is retried.
-const MOST_LOOKS: u32 = 100;
+const MAX_ATTEMPTS: u32 = 100;
 
 /// Lists every mount, loop device, cgroup and process whose name contains one of the words (the server's folder, the
 /// ids of its sandboxes).
@@ -54,14 +54,14 @@ fn collect_directories(root: &Path, depth: usize, into: &mut Vec<PathBuf>) {
 
 /// Kills the processes in the cgroups of these sandboxes and removes the cgroups. Hundreds of leftover cgroups make
 /// creating a new one slow.
-fn sweep_groups(ids: &[String]) {
+fn remove_cgroups(ids: &[String]) {
     let mut groups = Vec::new();
     collect_directories(Path::new("/sys/fs/cgroup"), 8, &mut groups);
     let is_of_sandbox = |path: &PathBuf| path.iter().any(|name| ids.iter().any(|id| name == id.as_str()));
     groups.retain(is_of_sandbox);
     // A killed process stays in its cgroup for a moment, and child cgroups must be removed before their parent.
-    for _ in 0..MOST_LOOKS {
-        groups.retain(|group| !remove_group(group));
+    for _ in 0..MAX_ATTEMPTS {
+        groups.retain(|group| !try_remove_cgroup(group));
         if groups.is_empty() {
             return;
         }
@@ -70,7 +70,7 @@ fn sweep_groups(ids: &[String]) {
 }
 
 /// Thaws a cgroup, since a frozen process does not die, and kills its processes. Returns whether the cgroup is gone.
-fn remove_group(group: &Path) -> bool {
+fn try_remove_cgroup(group: &Path) -> bool {
     if fs::remove_dir(group).is_ok() || !group.exists() {
         return true;
     }
@@ -92,7 +92,7 @@ pub(crate) fn sweep(folder: &str, sandboxes: &[String]) {
     }
     let known = fs::read_dir(Path::new(folder).join("data/sandboxes")).into_iter().flatten().flatten();
     let known = known.map(|entry| entry.file_name().to_string_lossy().into_owned());
-    sweep_groups(&known.chain(sandboxes.iter().cloned()).collect::<Vec<_>>());
+    remove_cgroups(&known.chain(sandboxes.iter().cloned()).collect::<Vec<_>>());
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     for target in
         mounts.lines().filter_map(|line| line.split(' ').nth(4)).filter(|path| path.contains(folder))

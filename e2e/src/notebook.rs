@@ -9,7 +9,7 @@ use crate::browser::Page;
 /// Types a cell into the open notebook, runs it, and waits until its output contains `printed`.
 pub fn run_cell(page: &mut Page, code: &str, printed: &str) {
     let is_there = "document.querySelector('.jp-Notebook .jp-Cell .cm-content') !== null";
-    let place_of_last = "(() => { const cell = [...document.querySelectorAll('.jp-Notebook .jp-Cell .cm-content')].pop(); \
+    let last_cell_position = "(() => { const cell = [...document.querySelectorAll('.jp-Notebook .jp-Cell .cm-content')].pop(); \
         if (!cell) return null; cell.scrollIntoView({block: 'center'}); const box = cell.getBoundingClientRect(); \
         return {x: box.x + Math.min(box.width, 100) / 2, y: box.y + box.height / 2}; })()";
     page.wait_for("the kernel is connected", "document.body.innerText.includes('Python 3 (ipykernel)')");
@@ -21,12 +21,12 @@ pub fn run_cell(page: &mut Page, code: &str, printed: &str) {
     for _ in 0..8 {
         page.wait_for("a cell can be typed into", is_there);
         // Click instead of `focus()`: inside a frame, `focus()` moves the focus within the frame but not into it.
-        let place = page.evaluate(place_of_last);
+        let place = page.evaluate(last_cell_position);
         if place.is_object() {
             page.click_at(&place);
             page.type_text(code);
         }
-        if page.holds_within(Duration::from_secs(8), &typed) {
+        if page.becomes_true_within(Duration::from_secs(8), &typed) {
             break;
         }
     }
@@ -41,7 +41,7 @@ pub fn run_cell(page: &mut Page, code: &str, printed: &str) {
     for _ in 0..8 {
         page.evaluate(&again);
         page.press_shift_enter();
-        if page.holds_within(Duration::from_secs(8), &shows) {
+        if page.becomes_true_within(Duration::from_secs(8), &shows) {
             return;
         }
     }

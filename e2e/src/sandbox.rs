@@ -3,10 +3,10 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::answer::Answer;
+use crate::api_response::Answer;
 use crate::event::Follower;
 use crate::server::Server;
-use crate::socket::Socket;
+use crate::websocket::Socket;
 
 #[derive(Clone)]
 pub struct Sandbox<'a> {

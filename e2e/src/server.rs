@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::answer::Answer;
+use crate::api_response::Answer;
 use crate::free_port::free_port;
 use crate::http::http_client;
 use crate::job::Job;

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_texts_and_characters_are_not_code() {
+    fn comments_strings_and_char_literals_are_not_code() {
         let code =
             file("a /* b /* c */ d */ e // f\n\"g \\\" h\" i r#\"j \" k\"# l b\"m\" '\\'' n '\"' o").code;
         let words: Vec<&str> = code.split_whitespace().collect();
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn lifetimes_and_names_that_end_like_prefixes_stay_code() {
+    fn lifetimes_and_identifiers_that_end_like_prefixes_stay_code() {
         assert_eq!(
             file("fn f<'a>(x: &'a str) -> &'static str { var }").code.trim(),
             "fn f<'a>(x: &'a str) -> &'static str { var }"
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn test_modules_are_left_out_wherever_they_stand() {
+    fn test_modules_are_removed_wherever_they_are() {
         let text = "fn one() {}\n#[cfg(test)]\nmod tests {\n    fn two() { {} }\n}\nfn three() {}\n";
         let code = file(text).code_without_tests();
         assert!(code.contains("one") && code.contains("three") && !code.contains("two"), "{code}");

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use e2e::{binary, source};
 use serde_json::{Value, json};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const USER: u32 = 1000;
 /// The busybox applets in the image.
 const TOOLS: [&str; 8] = ["sh", "cat", "id", "ls", "grep", "sleep", "setsid", "kill"];
@@ -43,7 +43,7 @@ impl Engine {
             .spawn()
             .unwrap();
         let engine = Self { folder, process };
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         while !engine.docker(&["info"]).status.success() {
             let log = || fs::read_to_string(engine.folder.path().join("dockerd.log")).unwrap_or_default();
             assert!(Instant::now() < end, "the Docker engine does not start: {}", log());
@@ -142,7 +142,7 @@ impl Engine {
     }
 
     /// Runs the binary in a container with the options of `deploy/compose/compose.yaml`.
-    fn caisson_as_composed(&self, arguments: &[&str]) -> Output {
+    fn caisson_in_compose_container(&self, arguments: &[&str]) -> Output {
         let compose = source::root().join("deploy/compose");
         let text = fs::read_to_string(compose.join("compose.yaml")).unwrap();
         let mut options: Vec<String> = vec!["run".into(), "--rm".into()];
@@ -238,7 +238,7 @@ fn said(output: &Output) -> String {
 
 /// Asserts that doctor reports the limitation, that a job which requires namespaces fails with a hint how to accept
 /// Landlock only, and that a job which accepts it runs.
-fn landlock_is_offered_by_name(user: u32) {
+fn assert_landlock_is_suggested(user: u32) {
     let engine = Engine::start();
     let doctor = engine.caisson(user, &["doctor", "--json"]);
     assert!(doctor.status.success(), "{}", said(&doctor));
@@ -292,9 +292,9 @@ fn landlock_is_offered_by_name(user: u32) {
 }
 
 #[test]
-fn the_container_of_the_compose_file_makes_whole_sandboxes() {
+fn compose_container_has_fully_isolated_sandboxes() {
     let engine = Engine::start();
-    let doctor = engine.caisson_as_composed(&["doctor", "--json"]);
+    let doctor = engine.caisson_in_compose_container(&["doctor", "--json"]);
     assert!(doctor.status.success(), "{}", said(&doctor));
     let doctor: Value = serde_json::from_slice(&doctor.stdout).unwrap();
     assert_eq!(doctor["isolation"], "namespaces", "{doctor:#}");
@@ -303,18 +303,18 @@ fn the_container_of_the_compose_file_makes_whole_sandboxes() {
         assert!(enforced.contains(&json!(limit)), "{limit} is not enforced: {doctor:#}");
     }
     engine.write_steps("id -un && pwd && echo made > file && cat file");
-    let ran = engine.caisson_as_composed(&["run", "--here", "--steps", "/given/steps.json"]);
+    let ran = engine.caisson_in_compose_container(&["run", "--here", "--steps", "/given/steps.json"]);
     let text = said(&ran);
     assert_eq!(ran.status.code(), Some(0), "{text}");
     assert!(text.contains("agent") && text.contains("/workspace") && text.contains("complete"), "{text}");
 }
 
 #[test]
-fn in_a_default_container_root_is_offered_landlock_by_name() {
-    landlock_is_offered_by_name(0);
+fn default_container_suggests_landlock_to_root() {
+    assert_landlock_is_suggested(0);
 }
 
 #[test]
-fn in_a_default_container_an_ordinary_user_is_offered_landlock_by_name() {
-    landlock_is_offered_by_name(USER);
+fn default_container_suggests_landlock_to_an_ordinary_user() {
+    assert_landlock_is_suggested(USER);
 }

@@ -125,7 +125,7 @@ fn names(list: &str) -> BTreeSet<&str> {
 }
 
 #[test]
-fn a_folder_for_packages_may_be_empty() {
+fn docker_build_accepts_an_empty_package_folder() {
     let made = "mount -t tmpfs none /run && mkdir /run/caisson-build && cp -r \"$0\" /run/caisson-build/recipe \
         && mkdir -p /run/caisson-build/recipe/access/archives";
     // The commands that the Dockerfile runs.
@@ -140,7 +140,7 @@ fn a_folder_for_packages_may_be_empty() {
 }
 
 #[test]
-fn docker_build_gives_the_same_packages_as_image_build() {
+fn docker_build_and_image_build_install_the_same_packages() {
     let root = default_images().join("default/rootfs");
     let engine = Engine::start();
     engine.import_base("trixie-base");

@@ -5,11 +5,11 @@
 use libfuzzer_sys::fuzz_target;
 
 #[allow(dead_code)]
-#[path = "../../crates/launcher/src/files/who.rs"]
-mod who;
+#[path = "../../crates/launcher/src/file_audit/process_info.rs"]
+mod process_info;
 
 fuzz_target!(|environment: &[u8]| {
-    let Some(call) = who::call_in(environment) else { return };
+    let Some(call) = process_info::parse_call(environment) else { return };
     assert!((1..=100).contains(&call.len()), "{call:?}");
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-._".contains(letter);
     assert!(call.chars().all(is_plain), "{call:?}");

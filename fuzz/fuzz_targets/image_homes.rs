@@ -9,18 +9,18 @@ use libfuzzer_sys::fuzz_target;
 
 #[path = "../../crates/sandbox/src/docker/home.rs"]
 mod home;
-#[path = "parts/room.rs"]
-mod room;
 #[path = "parts/tar.rs"]
 mod tar_parts;
+#[path = "parts/unpack_folder.rs"]
+mod unpack_folder;
 
 fuzz_target!(|bytes: &[u8]| {
-    let disk = room::empty();
-    let archive = room::ROOM.join("home.tar");
-    fs::write(&archive, tar_parts::tar_of(bytes)).expect("an archive");
+    let disk = unpack_folder::empty();
+    let archive = unpack_folder::UNPACK_FOLDER.join("home.tar");
+    fs::write(&archive, tar_parts::build_tar(bytes)).expect("an archive");
     let facts = || {
         ["", "witness"].map(|name| {
-            let facts = fs::metadata(room::ROOM.join(name)).expect("its facts");
+            let facts = fs::metadata(unpack_folder::UNPACK_FOLDER.join(name)).expect("its facts");
             (facts.mode(), facts.uid(), facts.gid(), facts.nlink())
         })
     };
@@ -30,5 +30,5 @@ fuzz_target!(|bytes: &[u8]| {
     for entry in fs::read_dir(&disk).expect("the disk").flatten() {
         assert_eq!(entry.file_name(), home::HOME_DIRECTORY, "beside the home");
     }
-    room::assert_untouched(&["home.tar"]);
+    unpack_folder::assert_untouched(&["home.tar"]);
 });

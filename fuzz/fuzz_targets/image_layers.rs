@@ -5,22 +5,22 @@ use std::io::Read;
 use std::path::PathBuf;
 
 use libfuzzer_sys::fuzz_target;
-use unpack::{Entry, Kind, Marks, Unpacker};
+use unpack::{Entry, Kind, Unpacker, WhiteoutMode};
 
-#[path = "parts/room.rs"]
-mod room;
 #[path = "parts/tar.rs"]
 mod tar_parts;
 #[allow(dead_code)]
 #[path = "../../crates/image/src/unpack.rs"]
 mod unpack;
+#[path = "parts/unpack_folder.rs"]
+mod unpack_folder;
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((marks, rest)) = bytes.split_first() else { return };
-    let folder = room::empty();
+    let folder = unpack_folder::empty();
     let Ok(mut unpacker) = Unpacker::new(&folder, 100_000) else { return };
-    unpacker.set_marks(if marks & 1 == 0 { Marks::Plain } else { Marks::Layer });
-    let archive = tar_parts::tar_of(rest);
+    unpacker.set_whiteout_mode(if marks & 1 == 0 { WhiteoutMode::Plain } else { WhiteoutMode::Layer });
+    let archive = tar_parts::build_tar(rest);
     let mut archive = tar::Archive::new(archive.as_slice());
     for entry in archive.entries().expect("a stream of entries") {
         let Ok(mut entry) = entry else { break };
@@ -37,9 +37,9 @@ fuzz_target!(|bytes: &[u8]| {
         let facts =
             Entry { path, kind, mode: header.mode().unwrap_or(0), uid: 0, gid: 70_000, modified_s: 0 };
         let content: &mut dyn Read = &mut entry;
-        if unpacker.put(&facts, content).is_err() {
+        if unpacker.unpack_entry(&facts, content).is_err() {
             break;
         }
     }
-    room::assert_untouched(&[]);
+    unpack_folder::assert_untouched(&[]);
 });

@@ -8,8 +8,8 @@ use libfuzzer_sys::fuzz_target;
 #[allow(dead_code)]
 #[path = "../../crates/image/src/oci.rs"]
 mod oci;
-#[path = "parts/room.rs"]
-mod room;
+#[path = "parts/unpack_folder.rs"]
+mod unpack_folder;
 /// Replaces the image crate's own module.
 mod recipe {
     pub(crate) fn hex(bytes: &[u8]) -> String {
@@ -19,7 +19,7 @@ mod recipe {
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((kind, rest)) = bytes.split_first() else { return };
-    let folder = room::empty();
+    let folder = unpack_folder::empty();
     if kind & 1 == 0 {
         fs::write(folder.join("manifest.json"), rest).expect("a file");
     } else {
@@ -35,5 +35,5 @@ fuzz_target!(|bytes: &[u8]| {
             }
         }
     }
-    room::assert_untouched(&[]);
+    unpack_folder::assert_untouched(&[]);
 });

@@ -7,13 +7,8 @@ use std::path::Path;
 
 use libfuzzer_sys::fuzz_target;
 use unpack::ArchiveKind;
-use upload_room::Room;
+use upload_limits::Room;
 
-#[path = "../../crates/orchestrator/src/archive_end.rs"]
-mod archive_end;
-#[allow(dead_code)]
-#[path = "parts/room.rs"]
-mod room;
 #[allow(dead_code)]
 #[path = "../../crates/orchestrator/src/tar_extension.rs"]
 mod tar_extension;
@@ -23,11 +18,16 @@ mod tar_parts;
 #[path = "../../crates/orchestrator/src/unpack.rs"]
 mod unpack;
 #[allow(dead_code)]
-#[path = "../../crates/orchestrator/src/upload_room.rs"]
-mod upload_room;
+#[path = "parts/unpack_folder.rs"]
+mod unpack_folder;
+#[allow(dead_code)]
+#[path = "../../crates/orchestrator/src/upload_limits.rs"]
+mod upload_limits;
 #[allow(dead_code)]
 #[path = "../../crates/orchestrator/src/workspace_path.rs"]
 mod workspace_path;
+#[path = "../../crates/orchestrator/src/zip_entry_count.rs"]
+mod zip_entry_count;
 
 /// Replaces the orchestrator's own module, which has more in it.
 mod error {
@@ -70,14 +70,14 @@ fuzz_target!(|bytes: &[u8]| {
         0 => (ArchiveKind::Zip, rest.to_vec()),
         1 => (ArchiveKind::TarGz, rest.to_vec()),
         2 => (ArchiveKind::Tar, rest.to_vec()),
-        _ => (ArchiveKind::Tar, tar_parts::tar_of(rest)),
+        _ => (ArchiveKind::Tar, tar_parts::build_tar(rest)),
     };
-    let folder = room::empty();
-    let archive = room::ROOM.join("archive");
+    let folder = unpack_folder::empty();
+    let archive = unpack_folder::UNPACK_FOLDER.join("archive");
     fs::write(&archive, content).expect("writing an archive");
     let _ = unpack::unpack(&archive, kind, &folder, Room { bytes: MOST_BYTES, entries: MOST_ENTRIES });
     let (bytes, count) = check(&folder);
     // The unpacker writes one byte over the limit to detect the excess.
     assert!(bytes <= MOST_BYTES + 1 && count <= MOST_ENTRIES, "{bytes} bytes in {count} entries");
-    room::assert_untouched(&["archive"]);
+    unpack_folder::assert_untouched(&["archive"]);
 });

@@ -4,19 +4,19 @@
 
 use std::io;
 
-use archive::{About, TarSource, zip_from_tar};
+use archive::{TarSource, ZipMetadata, zip_from_tar};
 use libfuzzer_sys::fuzz_target;
 
 #[allow(dead_code, unused_imports)]
 #[path = "../../crates/orchestrator/src/driver/archive/mod.rs"]
 mod archive;
-#[allow(dead_code)]
-#[path = "parts/room.rs"]
-mod room;
 #[path = "../../crates/orchestrator/src/tar_extension.rs"]
 mod tar_extension;
 #[path = "parts/tar.rs"]
 mod tar_parts;
+#[allow(dead_code)]
+#[path = "parts/unpack_folder.rs"]
+mod unpack_folder;
 
 /// Replaces the orchestrator's own module.
 mod event {
@@ -28,7 +28,7 @@ mod event {
         pub(crate) source: String,
     }
 }
-mod outward {
+mod egress {
     #[derive(Clone, serde::Serialize)]
     pub(crate) struct Download;
     #[derive(Default)]
@@ -46,12 +46,12 @@ impl TarSource for &[u8] {
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((kind, rest)) = bytes.split_first() else { return };
-    let tar = if kind & 1 == 0 { tar_parts::tar_of(rest) } else { rest.to_vec() };
-    let target = room::ROOM.join("output.zip");
-    let about = About {
+    let tar = if kind & 1 == 0 { tar_parts::build_tar(rest) } else { rest.to_vec() };
+    let target = unpack_folder::UNPACK_FOLDER.join("output.zip");
+    let about = ZipMetadata {
         job: "job".into(),
         source: "workspace",
-        provenance: outward::Provenance::default(),
+        provenance: egress::Provenance::default(),
         network_log: "/nonexistent".into(),
         file_log: "/nonexistent".into(),
     };
@@ -65,5 +65,5 @@ fuzz_target!(|bytes: &[u8]| {
             assert!(!name.starts_with('/') && !name.split('/').any(|part| part == ".."), "{name}");
         }
     }
-    room::assert_untouched(&["output.zip", "output.zip.partial"]);
+    unpack_folder::assert_untouched(&["output.zip", "output.zip.partial"]);
 });

@@ -5,7 +5,7 @@ use libfuzzer_sys::fuzz_target;
 use model::Image;
 
 #[allow(dead_code)]
-#[path = "../../crates/agent/src/picture.rs"]
+#[path = "../../crates/agent/src/stored_image.rs"]
 mod picture;
 
 fuzz_target!(|bytes: &[u8]| {

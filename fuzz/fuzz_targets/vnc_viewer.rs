@@ -6,43 +6,43 @@
 
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../crates/server/src/view_only.rs"]
+#[path = "../../crates/server/src/streams/vnc_filter.rs"]
 mod view_only;
 #[path = "parts/vnc_server.rs"]
 mod vnc_server;
 
-use view_only::{Hands, Viewer};
+use view_only::{InputMode, ViewerFilter};
 use vnc_server::Server;
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((cut, said)) = bytes.split_first() else { return };
     let cut = usize::from(*cut).min(said.len());
     let (first, second) = said.split_at(cut);
-    for hands in [Hands::Free, Hands::Tied] {
-        let mut viewer = Viewer::new();
+    for input_mode in [InputMode::Full, InputMode::ViewOnly] {
+        let mut viewer = ViewerFilter::new();
         let mut passed = Vec::new();
-        let in_pieces = viewer.take(first, hands).and_then(|piece| {
+        let in_pieces = viewer.take(first, input_mode).and_then(|piece| {
             passed.extend_from_slice(&piece);
-            viewer.take(second, hands)
+            viewer.take(second, input_mode)
         });
-        let at_once = Viewer::new().take(said, hands);
+        let at_once = ViewerFilter::new().take(said, input_mode);
         match (in_pieces, at_once) {
             (Ok(piece), Ok(whole)) => {
                 passed.extend_from_slice(&piece);
                 assert_eq!(passed, whole, "cut at {cut}");
                 let acted = Server::default().read(&whole);
-                assert!(hands == Hands::Free || acted == 0, "{acted} messages act");
+                assert!(input_mode == InputMode::Full || acted == 0, "{acted} messages act");
                 let offers = said.windows(4).any(|word| word == (-316_i32).to_be_bytes());
-                assert!(hands == Hands::Tied || offers || said.starts_with(&whole));
+                assert!(input_mode == InputMode::ViewOnly || offers || said.starts_with(&whole));
             }
             (Err(_), Err(_)) => {}
             (cut, whole) => panic!("{cut:?} and {whole:?}"),
         }
     }
     // Switching to view-only mode mid-message leaves nothing behind that acts later.
-    let (mut viewer, mut server) = (Viewer::new(), Server::default());
-    let Ok(free) = viewer.take(first, Hands::Free) else { return };
+    let (mut viewer, mut server) = (ViewerFilter::new(), Server::default());
+    let Ok(free) = viewer.take(first, InputMode::Full) else { return };
     server.read(&free);
-    let Ok(tied) = viewer.take(second, Hands::Tied) else { return };
+    let Ok(tied) = viewer.take(second, InputMode::ViewOnly) else { return };
     assert_eq!(server.read(&tied), 0, "it acts although it is tied");
 });

@@ -6,19 +6,19 @@ use std::net::IpAddr;
 
 use libfuzzer_sys::fuzz_target;
 
-#[allow(dead_code)]
-#[path = "../../crates/server/src/authority.rs"]
-mod authority;
 #[path = "../../crates/server/src/origins/cookies.rs"]
 mod cookies;
+#[allow(dead_code)]
+#[path = "../../crates/server/src/guard/host_header.rs"]
+mod host_header;
 
-use authority::{Authority, split_origin};
+use host_header::{Authority, parse_origin};
 
 fuzz_target!(|text: &str| {
     if let Some(authority) = Authority::parse(text) {
         check_host(text, &authority);
     }
-    if let Some((authority, port)) = split_origin(text) {
+    if let Some((authority, port)) = parse_origin(text) {
         assert!(text.starts_with(if port == 80 { "http://" } else { "https://" }), "{text:?}");
         let named = text.split("://").nth(1).and_then(|rest| rest.split('/').next()).expect("a host");
         check_host(named, &authority);

@@ -13,14 +13,14 @@ use rustix::fs::OFlags;
 #[allow(dead_code)]
 #[path = "../../crates/guest/src/error.rs"]
 mod error;
-#[path = "../../crates/guest/src/files/refusal.rs"]
-mod refusal;
+#[path = "../../crates/guest/src/files/errors.rs"]
+mod errors;
 #[allow(dead_code)]
 #[path = "../../crates/guest/src/files/resolve.rs"]
 mod resolve;
 /// Mirrors the module path in the guest.
 mod files {
-    pub(crate) use crate::refusal;
+    pub(crate) use crate::errors;
 }
 #[allow(dead_code)]
 #[path = "../../crates/orchestrator/src/workspace_path.rs"]

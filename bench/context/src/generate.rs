@@ -5,7 +5,7 @@
 use std::io::Write;
 
 use anyhow::Result;
-use context::{Call, CallResult, Entry, EntryBody, EventId, output};
+use context::{Call, CallResult, Entry, EntryBody, EventId, output_cap};
 use serde_json::json;
 
 /// A small random number generator: the same seed gives the same history on every machine.
@@ -164,7 +164,7 @@ pub(crate) fn generate(out: &mut impl Write, tokens: u64, statistics: Statistics
                 text.push_str(&format!("request {rare} took {} ms\n", random.below(5000)));
                 writer.made.questions.push((rare, writer.made.events + 1));
             }
-            let capped = output::cap(&text);
+            let capped = output_cap::cap(&text);
             let exit_code = Some(i32::from(is_error));
             let (text, blob) = (capped.text, capped.blob);
             let result =

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use context::recall::{Index, Query};
-use context::{Engine, Entry, EntryBody, EventId, Factor, Fixed, Settings, View, tokens};
+use context::{Engine, Entry, EntryBody, EventId, Factor, Fixed, Settings, View};
 use serde::{Deserialize, Serialize};
 
 use crate::baselines::{Cost, Event, Piece, Strategy};
@@ -23,7 +23,7 @@ fn status(turn: u64) -> String {
     format!("[Status] 2026-11-15 10:{:02} UTC. Left: {} turns, $1.20.", turn % 60, 1_000_000 - turn)
 }
 /// For larger views only times and overruns are measured: comparing each view with the previous one would dominate.
-const MOST_COMPARED: u32 = 200_000;
+const MAX_COMPARED: u32 = 200_000;
 
 /// Every so many turns, the token count of the view is verified by counting its content again.
 const RECOUNT_TURNS: u64 = 50;
@@ -97,9 +97,9 @@ pub(crate) fn pass(log: &Path, budget: u32, folder: Option<&Path>) -> Result<Pas
             let start = Instant::now();
             let view = engine.view().with_volatile(&status(out.turns));
             views.push(start.elapsed().as_nanos() as u64);
-            let is_counted = out.turns.is_multiple_of(RECOUNT_TURNS) && budget <= MOST_COMPARED;
+            let is_counted = out.turns.is_multiple_of(RECOUNT_TURNS) && budget <= MAX_COMPARED;
             out.overruns += u64::from(is_over(&view, is_counted));
-            if budget <= MOST_COMPARED {
+            if budget <= MAX_COMPARED {
                 pieces(&view, &mut now);
                 out.cost.take(&before, &now);
                 std::mem::swap(&mut before, &mut now);
@@ -110,7 +110,7 @@ pub(crate) fn pass(log: &Path, budget: u32, folder: Option<&Path>) -> Result<Pas
         out.text_bytes += context::recall::text_of(&entry).len() as u64;
         let time_ms = entry.time_ms;
         let start = Instant::now();
-        let entry = Entry { tokens: tokens::count_body(&entry.body), ..entry };
+        let entry = Entry { tokens: entry.body.tokens(), ..entry };
         out.tokens += u64::from(entry.tokens);
         if let Some(index) = &mut index {
             index.add(&entry);
@@ -135,7 +135,7 @@ fn is_over(view: &View, is_counted: bool) -> bool {
     let counted: u32 = if is_counted {
         let count = |segment: &context::Segment| match &segment.content {
             context::Content::Fixed => segment.tokens,
-            content => tokens::count_content(content),
+            content => content.tokens(),
         };
         view.segments.iter().map(count).sum()
     } else {
@@ -177,7 +177,7 @@ fn peak_mb() -> Result<f64> {
 pub(crate) fn cold(log: &Path, budget: u32) -> Result<f64> {
     let start = Instant::now();
     // As in the server: the vocabulary loads while the log is read.
-    tokens::prepare();
+    context::tokens::prepare();
     let entries: Vec<Entry> = read(log)?.collect::<Result<_>>()?;
     let engine = Engine::from_log(settings(budget), entries)?;
     let view = engine.view();

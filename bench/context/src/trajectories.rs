@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use context::{Call, CallResult, EntryBody, output};
+use context::{Call, CallResult, EntryBody, output_cap};
 use serde_json::Value;
 
 /// Reads all trajectories of a folder in the order of their file names and joins them to one session. Each body comes
@@ -52,7 +52,7 @@ fn body(message: &Value, waiting: &mut Vec<String>, number: usize) -> Option<Ent
             let call =
                 waiting.iter().find(|known| known.starts_with(&format!("{call}#"))).cloned().unwrap_or(call);
             waiting.retain(|known| *known != call);
-            let capped = output::cap(&text);
+            let capped = output_cap::cap(&text);
             Some(EntryBody::Result(CallResult {
                 call,
                 text: capped.text,
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_person_may_speak_while_calls_are_under_way() {
+    fn user_message_between_calls_is_not_a_result() {
         let call = json!([{"id": "a", "function": {"name": "bash", "arguments": "{}"}}]);
         let messages = [
             json!({"role": "assistant", "content": "", "tool_calls": call}),

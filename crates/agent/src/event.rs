@@ -8,9 +8,9 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::budget::Budget;
-use crate::picture::Picture;
+use crate::input_request::{PersonAnswer, PersonRequest};
 use crate::plan::Plan;
-use crate::request::{PersonAnswer, PersonRequest};
+use crate::stored_image::Picture;
 
 /// An event with its position in the log.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,7 +27,7 @@ pub enum AgentEvent {
     TurnStarted(TurnStarted),
     ModelAnswered(Box<ModelAnswered>),
     /// The model request failed, but the provider still bills for partial answers.
-    AnswerLost(Box<AnswerLost>),
+    ModelAnswerLost(Box<ModelAnswerLost>),
     /// A tool is about to run.
     CallStarted {
         /// Call id, such as `turn-3-1`.
@@ -45,7 +45,7 @@ pub enum AgentEvent {
         by: Author,
     },
     /// The agent has written or removed a note.
-    NoteKept {
+    NoteSaved {
         name: String,
         /// The note's text; empty if the note was removed.
         text: String,
@@ -55,9 +55,9 @@ pub enum AgentEvent {
         text: String,
     },
     /// A person must answer before the call can continue.
-    RequestOpened(PersonRequest),
+    InputRequested(PersonRequest),
     /// A person has answered, or the deadline has passed.
-    RequestAnswered {
+    InputAnswered {
         /// Id of the request.
         id: String,
         /// The answer; `None` if nobody answered before the deadline.
@@ -71,7 +71,7 @@ pub enum AgentEvent {
     /// A context engine entry that no other event carries.
     ContextChanged(EntryBody),
     /// A background summary request has ended, with or without a summary.
-    SummaryMade(Box<SummaryMade>),
+    SummaryCreated(Box<SummaryCreated>),
     /// The agent has ended its work.
     Finished(Finished),
 }
@@ -117,7 +117,7 @@ impl ModelAnswered {
 
 /// The model request failed, but the provider still bills for partial answers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct AnswerLost {
+pub struct ModelAnswerLost {
     /// Turn number, from 1.
     pub turn: u64,
     pub model: String,
@@ -131,7 +131,7 @@ pub struct AnswerLost {
 
 /// The outcome of a request for a summary.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct SummaryMade {
+pub struct SummaryCreated {
     /// The events to summarize.
     pub range: context::EventRange,
     /// Hash of the content to summarize.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::budget::Budget;
-use crate::rules::{Approval, CommandRules};
+use crate::command_rules::{Approval, CommandRules};
 
 /// Who writes the summaries of older events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,20 +1,29 @@
 //! The server's own log, on standard error.
 
 use anyhow::{Context, Result};
+use serde::Deserialize;
 use tracing::Metadata;
 use tracing_subscriber::filter::{FilterExt, LevelFilter, filter_fn};
 use tracing_subscriber::layer::{Layered, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, fmt, reload};
 
-use crate::config_file::LogFormat;
 use crate::telemetry::{self, Exporter, Telemetry};
 
+/// How log lines are written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum LogFormat {
+    #[default]
+    Text,
+    Json,
+}
+
 /// The registry with the trace layer, below the log's own layer.
-type Traced = Layered<Option<Box<dyn Layer<Registry> + Send + Sync>>, Registry>;
+type WithTraceLayer = Layered<Option<Box<dyn Layer<Registry> + Send + Sync>>, Registry>;
 
 /// Changes the log level at runtime.
-pub(crate) struct LogLevel(reload::Handle<EnvFilter, Traced>);
+pub(crate) struct LogLevel(reload::Handle<EnvFilter, WithTraceLayer>);
 
 impl LogLevel {
     pub(crate) fn set(&self, level: &str) -> Result<()> {

@@ -1,44 +1,19 @@
 //! The binary: command line, configuration, wiring. The only crate that names concrete backends.
 
-mod addresses;
+mod arguments;
 mod cli;
 mod client;
-mod client_tls;
+mod coded_error;
 mod commands;
 mod config;
-mod config_agent;
-mod config_backend;
-mod config_check;
-#[cfg(test)]
-mod config_check_tests;
-mod config_client;
-mod config_context;
-mod config_egress;
-mod config_environment;
-mod config_example;
-mod config_file;
-mod config_jobs;
-mod config_limits;
-mod config_mcp;
-mod config_model;
-mod config_oidc;
-mod config_places;
-mod config_tls;
-mod embedded;
-mod events;
-mod exposed;
-mod failure;
+mod demo;
 mod host;
-mod ids;
 mod logging;
-mod one_shot;
-mod printing;
-mod reload;
-mod steps_file;
-mod stream;
-mod table;
+mod output;
+mod serve;
+mod signals;
 mod telemetry;
-mod terminal;
+mod tls;
 
 use std::future::Future;
 use std::process::ExitCode;
@@ -47,16 +22,16 @@ use anyhow::{Context, Result};
 use clap::{CommandFactory, FromArgMatches};
 
 use crate::cli::{Cli, Command};
-use crate::failure::Manner;
+use crate::output::errors::{self, ErrorFormat};
 
 fn main() -> ExitCode {
     let words: Vec<_> = std::env::args_os().collect();
     let parsed = Cli::command()
         .try_get_matches_from(&words)
-        .and_then(|matches| Ok((Manner::of(&matches), Cli::from_arg_matches(&matches)?)));
-    let (manner, cli) = match parsed {
+        .and_then(|matches| Ok((ErrorFormat::of(&matches), Cli::from_arg_matches(&matches)?)));
+    let (error_format, cli) = match parsed {
         Ok(parsed) => parsed,
-        Err(error) => return failure::mistyped(&error, &words),
+        Err(error) => return errors::report_usage_error(&error, &words),
     };
     let result = match cli.command {
         Command::Serve(arguments) => commands::serve::run(arguments),
@@ -68,7 +43,7 @@ fn main() -> ExitCode {
         Command::Pause(arguments) => wait_for(commands::pause::run(arguments)),
         Command::Resume(arguments) => wait_for(commands::resume::run(arguments)),
         Command::Takeover(arguments) => wait_for(commands::takeover::take(arguments)),
-        Command::Handback(arguments) => wait_for(commands::takeover::give_back(arguments)),
+        Command::Handback(arguments) => wait_for(commands::takeover::hand_back(arguments)),
         Command::Message(arguments) => wait_for(commands::message::run(arguments)),
         Command::Requests(arguments) => wait_for(commands::requests::run(arguments)),
         Command::Context(arguments) => wait_for(commands::context::run(arguments)),
@@ -96,11 +71,11 @@ fn main() -> ExitCode {
         Command::Audit(arguments) => commands::audit::run(arguments),
         Command::Restore(arguments) => commands::backup::restore(&arguments),
         Command::Config(arguments) => commands::check::run(arguments),
-        Command::Completions(arguments) => commands::completions::run(arguments),
-        Command::Man(arguments) => commands::manual::run(arguments),
+        Command::Completions(arguments) => commands::completions::run(arguments, Cli::command()),
+        Command::Man(arguments) => commands::manual::run(arguments, Cli::command()),
         Command::Openapi => commands::openapi::run(),
     };
-    result.unwrap_or_else(|error| manner.tell(&error))
+    result.unwrap_or_else(|error| error_format.print(&error))
 }
 
 /// Runs a client command. A single thread is enough.

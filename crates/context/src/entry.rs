@@ -3,64 +3,12 @@
 //! The orchestrator stores entries as payloads of its events and returns them in the same order. This crate does not
 //! access a store.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::error::ContextError;
-use crate::policy::POLICY_VERSION;
+use crate::event_id::{EventId, EventRange};
 use crate::tokens;
-
-/// The number of an event in its job's log. Displayed as `e123`; models cite events in that form.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct EventId(pub u64);
-
-impl fmt::Display for EventId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "e{}", self.0)
-    }
-}
-
-impl std::str::FromStr for EventId {
-    type Err = ContextError;
-
-    /// Parses `e123` and `123`.
-    fn from_str(text: &str) -> Result<Self, ContextError> {
-        let number = text.trim().trim_start_matches(['e', 'E']);
-        let parsed =
-            number.parse().map_err(|_| ContextError::EventName { text: text.chars().take(40).collect() });
-        parsed.map(EventId)
-    }
-}
-
-/// An inclusive range of events.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct EventRange {
-    pub first: EventId,
-    pub last: EventId,
-}
-
-impl EventRange {
-    pub fn one(id: EventId) -> Self {
-        Self { first: id, last: id }
-    }
-
-    pub fn contains(&self, id: EventId) -> bool {
-        self.first <= id && id <= self.last
-    }
-}
-
-impl fmt::Display for EventRange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.first == self.last {
-            write!(f, "{}", self.first)
-        } else {
-            write!(f, "{}-{}", self.first, self.last)
-        }
-    }
-}
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -77,7 +25,7 @@ pub struct Entry {
 impl Entry {
     /// Creates an entry and counts its tokens.
     pub fn new(id: EventId, time_ms: i64, body: EntryBody) -> Self {
-        let tokens = tokens::count_body(&body);
+        let tokens = body.tokens();
         Self { id, time_ms, tokens, body }
     }
 
@@ -154,6 +102,41 @@ pub enum EntryBody {
     },
 }
 
+impl EntryBody {
+    /// The tokens of the entry including its message frames. Entries that a model never reads count as 0.
+    pub fn tokens(&self) -> u32 {
+        match self {
+            Self::User { text, images } => message_tokens(&[text], images),
+            Self::Assistant { reasoning, text, calls } => answer_tokens(reasoning, text, calls),
+            Self::Result(result) => message_tokens(&[&result.text, &result.call], &result.images),
+            Self::Plan { text } | Self::Map { text } => message_tokens(&[text], &[]),
+            Self::Note { name, text } => message_tokens(&[name, text], &[]),
+            Self::Summary(summary) => message_tokens(&[&summary.text], &[]),
+            Self::Correction { .. } | Self::Tighten { .. } | Self::Window(_) => 0,
+        }
+    }
+}
+
+/// The tokens of a message with these texts and images.
+pub(crate) fn message_tokens(texts: &[&str], images: &[Image]) -> u32 {
+    let texts =
+        texts.iter().fold(tokens::MESSAGE_OVERHEAD, |sum, text| sum.saturating_add(tokens::count(text)));
+    images.iter().fold(texts, |sum, image| sum.saturating_add(image.tokens))
+}
+
+/// The tokens of a model answer.
+pub(crate) fn answer_tokens(reasoning: &[Value], text: &str, calls: &[Call]) -> u32 {
+    let reasoning = reasoning
+        .iter()
+        .fold(message_tokens(&[text], &[]), |sum, block| sum.saturating_add(tokens::count_json(block)));
+    calls.iter().fold(reasoning, |sum, call| {
+        sum.saturating_add(tokens::count(&call.name))
+            .saturating_add(tokens::count(&call.id))
+            .saturating_add(tokens::count_json(&call.arguments))
+            .saturating_add(tokens::CALL_OVERHEAD)
+    })
+}
+
 /// What prompts are built for. It is in the log, so that a view needs no other input.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -180,20 +163,6 @@ pub struct Window {
     pub factor: Option<Factor>,
 }
 
-impl Window {
-    /// Rejects a log that was written with newer rules than this program knows. Older logs are read with the current
-    /// rules.
-    ///
-    /// # Errors
-    /// The version is newer than [`POLICY_VERSION`].
-    pub fn check_version(&self) -> Result<(), ContextError> {
-        if self.policy_version > POLICY_VERSION {
-            return Err(ContextError::PolicyVersion { version: self.policy_version, known: POLICY_VERSION });
-        }
-        Ok(())
-    }
-}
-
 /// A tool call.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -209,7 +178,7 @@ pub struct Call {
 #[serde(deny_unknown_fields)]
 pub struct CallResult {
     pub call: String,
-    /// What the model reads: the complete output, or the part that [`crate::output::cap`] keeps.
+    /// What the model reads: the complete output, or the part that [`crate::output_cap::cap`] keeps.
     pub text: String,
     #[serde(default)]
     pub is_error: bool,

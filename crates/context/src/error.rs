@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::entry::EventId;
+use crate::event_id::{EventId, ParseEventIdError};
 
 #[derive(Debug, thiserror::Error)]
 pub enum ContextError {
@@ -23,9 +23,8 @@ pub enum ContextError {
         "the log was written by version {version} of the rules for prompts, this program knows {known} at most: use a newer one"
     )]
     PolicyVersion { version: u32, known: u32 },
-    /// The text is not an event id.
-    #[error("`{text}` is not an event: write a number such as e123")]
-    EventName { text: String },
+    #[error(transparent)]
+    EventName(#[from] ParseEventIdError),
     #[error("there is no event {id} in this history")]
     NoSuchEvent { id: EventId },
     #[error("encode entry {id}")]

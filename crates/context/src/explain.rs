@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use crate::engine::Engine;
-use crate::entry::{EventId, EventRange};
+use crate::event_id::{EventId, EventRange};
 use crate::policy::POLICY_VERSION;
 use crate::view::{Content, Segment, SegmentKind, View};
 
@@ -56,12 +56,12 @@ pub struct PartKind {
 }
 
 /// Explains the current view.
-pub fn of_engine(engine: &Engine) -> Explanation {
-    of_view(engine, &engine.view())
+pub fn explain_current(engine: &Engine) -> Explanation {
+    explain_view(engine, &engine.view())
 }
 
 /// Explains a view of this engine; it may have additional segments at the end.
-pub fn of_view(engine: &Engine, view: &View) -> Explanation {
+pub fn explain_view(engine: &Engine, view: &View) -> Explanation {
     let mut segments: Vec<Part> = view.segments.iter().map(part).collect();
     if let Some(window) = engine.window() {
         for part in &mut segments {
@@ -98,7 +98,7 @@ fn part(segment: &Segment) -> Part {
     };
     let kind = PartKind { kind: name(segment.kind), role, level, author };
     let text = text(&segment.content);
-    let cites = if level.is_some() { crate::cite::citations(&text) } else { Vec::new() };
+    let cites = if level.is_some() { crate::citations::citations(&text) } else { Vec::new() };
     Part { kind, covers: segment.covers, tokens: segment.tokens, text, cites }
 }
 
@@ -161,7 +161,7 @@ impl Explanation {
         );
         let _ = writeln!(out, "\n{:>7}  {:<18}  {:<15}  begins with", "tokens", "what", "events");
         for part in &self.segments {
-            let begin = crate::facts::first_line(&part.text);
+            let begin = crate::event_facts::first_line(&part.text);
             let covers = part.covers.map_or(String::new(), |range| range.to_string());
             let _ = writeln!(out, "{:>7}  {:<18}  {covers:<15}  {begin}", part.tokens, part.title());
         }

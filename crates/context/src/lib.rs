@@ -5,33 +5,27 @@
 //! here accesses a model, a store or the network. Only the recall index accesses files, in a directory that the
 //! caller provides.
 
-mod ahead;
-pub mod cite;
-pub mod cut;
+pub mod citations;
 mod engine;
 mod entry;
-mod epoch;
 mod error;
+mod event_facts;
+mod event_id;
 pub mod explain;
-mod extract;
-mod facts;
-mod head;
 pub mod map;
-mod node;
 pub mod outline;
-pub mod output;
+pub mod output_cap;
 mod policy;
 pub mod recall;
 mod summary;
 pub mod tokens;
-mod unit;
 mod view;
 
 pub use engine::{Appended, Engine};
-pub use entry::{
-    Blob, Call, CallResult, Entry, EntryBody, EventId, EventRange, Factor, Image, Summary, Window,
-};
+pub use entry::{Blob, Call, CallResult, Entry, EntryBody, Factor, Image, Summary, Window};
 pub use error::ContextError;
-pub use policy::{Fixed, LEAST_BUDGET, LEAST_ROOM, POLICY_VERSION, Policy, Settings};
+pub use event_id::{EventId, EventRange, ParseEventIdError};
+pub use policy::{Fixed, MIN_BUDGET, MIN_TIGHTENED_BUDGET, POLICY_VERSION, Policy, Settings};
 pub use summary::{PROMPT_VERSION, SummaryFault, SummaryTask};
+pub use tokens::truncate;
 pub use view::{Author, Content, Role, Segment, SegmentKind, View};

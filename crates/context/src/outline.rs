@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use crate::facts;
+use crate::event_facts;
 use crate::map::{Definition, definitions};
 use crate::recall::Lines;
 use crate::tokens;
@@ -12,9 +12,9 @@ use crate::tokens;
 const CHUNK_LINES: usize = 400;
 const CHUNK_BYTES: usize = 32 * 1024;
 /// How many parts of a level are merged into one of the next.
-const FAN: usize = 8;
+const FAN_IN: usize = 8;
 /// The maximum number of lines that describe one part.
-const MOST_SAID: usize = 12;
+const MAX_DESCRIPTIONS: usize = 12;
 
 /// A summarized part of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub struct Part {
     pub lines: Lines,
     pub bytes: usize,
     /// Descriptive lines of the part, with line numbers.
-    pub said: Vec<String>,
+    pub descriptions: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,10 +40,10 @@ impl Outline {
         let known = definitions(path, text);
         let mut levels = vec![chunks(text, &known)];
         while let Some(last) = levels.last().filter(|level| level.len() > 1) {
-            let next = last.chunks(FAN).map(join).collect();
+            let next = last.chunks(FAN_IN).map(join).collect();
             levels.push(next);
         }
-        Self { path: path.to_owned(), lines: crate::output::count_lines(text), bytes: text.len(), levels }
+        Self { path: path.to_owned(), lines: crate::output_cap::count_lines(text), bytes: text.len(), levels }
     }
 
     /// The levels, from chunks to the whole file.
@@ -51,25 +51,25 @@ impl Outline {
         &self.levels
     }
 
-    /// Renders the most detailed level that fits into `most_tokens`.
-    pub fn render(&self, most_tokens: u32) -> String {
-        self.render_range(Lines::ALL, most_tokens)
+    /// Renders the most detailed level that fits into `max_tokens`.
+    pub fn render(&self, max_tokens: u32) -> String {
+        self.render_range(Lines::ALL, max_tokens)
     }
 
     /// Renders the outline of a range. A smaller range gets more detail.
-    pub fn render_range(&self, range: Lines, most_tokens: u32) -> String {
+    pub fn render_range(&self, range: Lines, max_tokens: u32) -> String {
         let head = format!(
             "{}: {} lines, {} bytes. Read any range by its lines.\n",
             self.path, self.lines, self.bytes
         );
         for level in &self.levels {
             let text = head.clone() + &render(level, range);
-            if tokens::count(&text) <= most_tokens {
+            if tokens::count(&text) <= max_tokens {
                 return text;
             }
         }
         let top = self.levels.last().map(|level| render(level, range)).unwrap_or_default();
-        crate::cut::head(&(head + &top), most_tokens)
+        crate::tokens::truncate::head(&(head + &top), max_tokens)
     }
 }
 
@@ -78,8 +78,8 @@ fn render(level: &[Part], range: Lines) -> String {
     for part in level.iter().filter(|part| part.lines.last >= range.first && part.lines.first <= range.last) {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "lines {}-{} ({} bytes)", part.lines.first, part.lines.last, part.bytes);
-        for said in &part.said {
-            let _ = writeln!(text, "  {said}");
+        for description in &part.descriptions {
+            let _ = writeln!(text, "  {description}");
         }
     }
     text
@@ -91,7 +91,7 @@ fn chunks(text: &str, known: &[Definition]) -> Vec<Part> {
     let (mut first, mut bytes) = (1, 0);
     for line in text.split_inclusive('\n') {
         if !chunk.is_empty() && (chunk.len() == CHUNK_LINES || bytes + line.len() > CHUNK_BYTES) {
-            parts.push(sum_up(&chunk, first, bytes, known));
+            parts.push(describe_chunk(&chunk, first, bytes, known));
             first += chunk.len();
             (chunk, bytes) = (Vec::new(), 0);
         }
@@ -99,49 +99,51 @@ fn chunks(text: &str, known: &[Definition]) -> Vec<Part> {
         bytes += line.len();
     }
     if !chunk.is_empty() {
-        parts.push(sum_up(&chunk, first, bytes, known));
+        parts.push(describe_chunk(&chunk, first, bytes, known));
     }
     parts
 }
 
 /// Describes a chunk: its definitions, or headings, or error lines, or its first and last line.
-fn sum_up(chunk: &[&str], first: usize, bytes: usize, known: &[Definition]) -> Part {
+fn describe_chunk(chunk: &[&str], first: usize, bytes: usize, known: &[Definition]) -> Part {
     let last = first + chunk.len() - 1;
     let lines = Lines { first, last };
-    let numbered = |(at, line): (usize, &&str)| format!("{}: {}", first + at, facts::short(line, 120));
-    let mut said: Vec<String> = known
+    let numbered = |(at, line): (usize, &&str)| format!("{}: {}", first + at, event_facts::short(line, 120));
+    let mut descriptions: Vec<String> = known
         .iter()
         .filter(|definition| definition.line >= first && definition.line <= last)
         .map(|definition| format!("{}: {}", definition.line, definition.signature))
         .collect();
-    if said.is_empty() {
-        let telling = |line: &str| line.starts_with('#') || facts::is_telling(line);
-        said = chunk.iter().enumerate().filter(|(_, line)| telling(line)).map(numbered).collect();
+    if descriptions.is_empty() {
+        let most_descriptive = |line: &str| line.starts_with('#') || event_facts::is_notable(line);
+        descriptions =
+            chunk.iter().enumerate().filter(|(_, line)| most_descriptive(line)).map(numbered).collect();
     }
-    if said.is_empty() {
+    if descriptions.is_empty() {
         let filled = || chunk.iter().enumerate().filter(|(_, line)| !line.trim().is_empty());
-        said.extend(filled().next().map(numbered));
-        said.extend(filled().next_back().filter(|(at, _)| *at > 0).map(numbered));
+        descriptions.extend(filled().next().map(numbered));
+        descriptions.extend(filled().next_back().filter(|(at, _)| *at > 0).map(numbered));
     }
-    Part { lines, bytes, said: spread(said) }
+    Part { lines, bytes, descriptions: spread(descriptions) }
 }
 
 fn join(parts: &[Part]) -> Part {
     let first = parts.first().map_or(1, |part| part.lines.first);
     let last = parts.last().map_or(1, |part| part.lines.last);
-    let said = parts.iter().flat_map(|part| part.said.iter().cloned()).collect();
+    let descriptions = parts.iter().flat_map(|part| part.descriptions.iter().cloned()).collect();
     let bytes = parts.iter().map(|part| part.bytes).sum();
-    Part { lines: Lines { first, last }, bytes, said: spread(said) }
+    Part { lines: Lines { first, last }, bytes, descriptions: spread(descriptions) }
 }
 
-/// Keeps at most [`MOST_SAID`] lines, evenly spaced.
-fn spread(said: Vec<String>) -> Vec<String> {
-    if said.len() <= MOST_SAID {
-        return said;
+/// Keeps at most [`MAX_DESCRIPTIONS`] lines, evenly spaced.
+fn spread(lines: Vec<String>) -> Vec<String> {
+    if lines.len() <= MAX_DESCRIPTIONS {
+        return lines;
     }
-    let all = said.len();
-    let more = all - MOST_SAID;
-    let mut kept: Vec<String> = (0..MOST_SAID).map(|at| said[at * all / MOST_SAID].clone()).collect();
+    let all = lines.len();
+    let more = all - MAX_DESCRIPTIONS;
+    let mut kept: Vec<String> =
+        (0..MAX_DESCRIPTIONS).map(|at| lines[at * all / MAX_DESCRIPTIONS].clone()).collect();
     kept.push(format!("({more} more)"));
     kept
 }
@@ -153,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_giant_log_fits_into_an_outline_and_a_range_shows_more() {
+    fn large_log_is_outlined_and_ranges_show_more_detail() {
         let text: String = (1..=200_000)
             .map(|line| {
                 if line % 40_000 == 7 {
@@ -198,7 +200,7 @@ mod tests {
                     prop_assert_eq!(part.lines.first, next);
                     next = part.lines.last + 1;
                 }
-                prop_assert_eq!(next, crate::output::count_lines(&text) + 1);
+                prop_assert_eq!(next, crate::output_cap::count_lines(&text) + 1);
                 prop_assert_eq!(level.iter().map(|part| part.bytes).sum::<usize>(), text.len());
             }
             prop_assert!(tokens::count(&outline.render(500)) <= 500);

@@ -10,10 +10,10 @@ use crate::error::ContextError;
 pub const POLICY_VERSION: u32 = 3;
 
 /// The smallest budget that the engine accepts.
-pub const LEAST_BUDGET: u32 = 2048;
+pub const MIN_BUDGET: u32 = 2048;
 
 /// The smallest budget, by our count, that rejected prompts and the provider's usage can lead to.
-pub const LEAST_ROOM: u32 = 1024;
+pub const MIN_TIGHTENED_BUDGET: u32 = 1024;
 
 /// What the engine needs besides the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -124,6 +124,20 @@ impl Policy {
     }
 }
 
+impl Window {
+    /// Rejects a log that was written with newer rules than this program knows. Older logs are read with the current
+    /// rules.
+    ///
+    /// # Errors
+    /// The version is newer than [`POLICY_VERSION`].
+    pub fn check_version(&self) -> Result<(), ContextError> {
+        if self.policy_version > POLICY_VERSION {
+            return Err(ContextError::PolicyVersion { version: self.policy_version, known: POLICY_VERSION });
+        }
+        Ok(())
+    }
+}
+
 impl From<&Window> for Settings {
     /// The initial settings of an engine whose log begins with this window.
     fn from(window: &Window) -> Self {
@@ -146,11 +160,11 @@ impl Settings {
     /// Validates the settings.
     ///
     /// # Errors
-    /// The budget is below [`LEAST_BUDGET`], or system prompt and tools exceed their share.
+    /// The budget is below [`MIN_BUDGET`], or system prompt and tools exceed their share.
     pub fn check(&self) -> Result<Policy, ContextError> {
         let policy = self.policy();
-        if policy.budget < LEAST_BUDGET {
-            return Err(ContextError::BudgetTooSmall { tokens: policy.budget, least: LEAST_BUDGET });
+        if policy.budget < MIN_BUDGET {
+            return Err(ContextError::BudgetTooSmall { tokens: policy.budget, least: MIN_BUDGET });
         }
         if self.fixed.tokens() > policy.caller_tokens {
             return Err(ContextError::FixedTooLarge {

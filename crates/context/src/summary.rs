@@ -1,6 +1,7 @@
 //! Summaries that a model writes in the background: the request, and the check of the answer.
 
-use crate::entry::{EventId, EventRange, Summary};
+use crate::entry::Summary;
+use crate::event_id::{EventId, EventRange};
 
 /// The version of the prompt of [`SummaryTask::prompt`]. A summary made with another version is not used.
 pub const PROMPT_VERSION: u32 = 1;
@@ -17,7 +18,7 @@ pub struct SummaryTask {
     /// Hash of the summarized input.
     pub input_hash: String,
     /// The token limit, without the heading that the engine adds.
-    pub most_tokens: u32,
+    pub max_tokens: u32,
     /// Identifiers of the open plan that occur in the input and must be kept.
     pub keep: Vec<String>,
     /// The events that may be cited, sorted.
@@ -56,10 +57,10 @@ impl SummaryTask {
             return Err(SummaryFault::Empty);
         }
         let tokens = crate::tokens::count(text);
-        if tokens > self.most_tokens {
-            return Err(SummaryFault::TooLong { tokens, most: self.most_tokens });
+        if tokens > self.max_tokens {
+            return Err(SummaryFault::TooLong { tokens, most: self.max_tokens });
         }
-        let citations = crate::cite::citations(text);
+        let citations = crate::citations::citations(text);
         if citations.is_empty() {
             return Err(SummaryFault::CitesNothing);
         }

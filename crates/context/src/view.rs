@@ -5,7 +5,9 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::entry::{Call, EventId, EventRange, Image};
+use crate::entry::{Call, Image, answer_tokens, message_tokens};
+use crate::event_id::{EventId, EventRange};
+use crate::tokens::{self, truncate};
 
 /// What the model is shown at one point of the log.
 ///
@@ -124,6 +126,16 @@ impl Content {
     pub fn text(text: impl Into<Arc<str>>) -> Self {
         Content::Text { role: Role::User, text: text.into(), images: Vec::new() }
     }
+
+    /// The tokens of the content including its message frames; 0 for the caller's part.
+    pub fn tokens(&self) -> u32 {
+        match self {
+            Self::Fixed => 0,
+            Self::Text { text, images, .. } => message_tokens(&[text], images),
+            Self::Assistant { reasoning, text, calls } => answer_tokens(reasoning, text, calls),
+            Self::Result { call, text, images, .. } => message_tokens(&[text, call], images),
+        }
+    }
 }
 
 impl View {
@@ -137,11 +149,11 @@ impl View {
     #[must_use]
     pub fn with_volatile(mut self, text: &str) -> Self {
         let room = self.budget.saturating_sub(self.tokens);
-        let text = crate::cut::head(text, room.saturating_sub(crate::tokens::MESSAGE_OVERHEAD));
+        let text = truncate::head(text, room.saturating_sub(tokens::MESSAGE_OVERHEAD));
         if text.is_empty() {
             return self;
         }
-        let tokens = crate::tokens::count(&text) + crate::tokens::MESSAGE_OVERHEAD;
+        let tokens = tokens::count(&text) + tokens::MESSAGE_OVERHEAD;
         self.tokens += tokens;
         let content = Content::text(text);
         self.segments.push(Segment { kind: SegmentKind::Volatile, covers: None, tokens, content });

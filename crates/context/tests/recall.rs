@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use context::output::Limits;
+use context::output_cap::Limits;
 use context::recall::{History, Index, Lines, Part, Query, READ_LIMITS, answer, history_read};
-use context::{Blob, Call, CallResult, ContextError, Entry, EntryBody, EventId, output};
+use context::{Blob, Call, CallResult, ContextError, Entry, EntryBody, EventId, output_cap};
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -66,7 +66,7 @@ fn a_hit_has_its_neighbours_across_segments() {
 }
 
 #[test]
-fn files_that_a_crash_has_left_are_removed_and_damaged_ones_are_named() {
+fn leftover_files_are_removed_and_damaged_files_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let mut index = Index::open(folder.path()).unwrap();
     index.add(&result(5, "alpha_one"));
@@ -102,7 +102,7 @@ fn files_that_a_crash_has_left_are_removed_and_damaged_ones_are_named() {
 }
 
 #[test]
-fn vectors_find_what_words_do_not_and_survive_a_restart() {
+fn vectors_find_events_without_matching_words_after_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let mut index = Index::open(folder.path()).unwrap();
     let vector = |id: u64| -> Vec<f32> { (0..16).map(|at| if at == id % 16 { 1.0 } else { 0.05 }).collect() };
@@ -141,7 +141,7 @@ fn log_of(entries: Vec<Entry>) -> Log {
 }
 
 #[test]
-fn a_search_shows_the_day_the_lines_and_how_to_read_on() {
+fn search_result_has_day_lines_and_continuation_hint() {
     let folder = tempfile::tempdir().unwrap();
     let call =
         Call { id: "1".into(), name: "bash".into(), arguments: json!({ "command": "cargo test -p parser" }) };
@@ -169,9 +169,9 @@ fn a_search_shows_the_day_the_lines_and_how_to_read_on() {
 }
 
 #[test]
-fn what_was_too_large_for_the_log_is_read_from_its_blob_to_the_last_byte() {
+fn history_read_returns_complete_outputs_from_blobs() {
     let whole: String = (1..=30_000).map(|line| format!("{line}: значение {}\n", line * 31)).collect();
-    let capped = output::cap(&whole);
+    let capped = output_cap::cap(&whole);
     let blob: Blob = capped.blob.unwrap();
     let body =
         CallResult { call: "1".into(), text: capped.text, blob: Some(blob.clone()), ..CallResult::default() };
@@ -217,7 +217,7 @@ fn long_line(words: usize) -> String {
 }
 
 #[test]
-fn a_line_that_is_longer_than_an_answer_is_read_by_its_bytes() {
+fn very_long_line_is_read_by_byte_ranges() {
     // A limit of one byte needs many reads, so the text is short in that case.
     for (bytes, words) in [(1, 40), (7, 40), (1_000, 8_000), (40_000, 8_000)] {
         let text = long_line(words);
@@ -243,7 +243,7 @@ fn a_line_that_is_longer_than_an_answer_is_read_by_its_bytes() {
 }
 
 #[test]
-fn vectors_that_were_cut_off_behind_the_header_are_written_where_they_belong() {
+fn vectors_are_written_after_a_header_without_records() {
     let folder = tempfile::tempdir().unwrap();
     let vectors: Vec<(EventId, Vec<f32>)> = (1..=3)
         .map(|id| (EventId(id), (0..8).map(|at| if at == id { 1.0 } else { 0.0 }).collect()))
@@ -284,7 +284,7 @@ proptest! {
 
     /// The index finds what a linear scan over all texts would find, whatever was committed and merged when.
     #[test]
-    fn every_event_with_a_word_is_found_wherever_it_is(
+    fn search_finds_every_event_with_a_word(
         texts in prop::collection::vec(prop::collection::vec("[a-c]{2,4}", 1..6), 1..60),
         commits in prop::collection::vec(any::<bool>(), 60),
     ) {

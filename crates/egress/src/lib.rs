@@ -7,61 +7,35 @@
 //!
 //! The crate knows nothing about jobs, links or sandboxes.
 //!
-//! The path of a connection: `proxy` (entry point; HTTP or `socks`) -> `gate` (policy, a person's `approval`, name,
-//! address, dial) -> `connect`, `forward` or `intercept` (bytes), with `event` as the log. A new entry point needs
-//! only a parser and uses the same gate.
+//! The path of a connection: `proxy` (entry point; HTTP or SOCKS5) -> `gate` (policy, a person's approval, name,
+//! address, dial) -> `proxy::tunnel`, `http::forward` or `tls::intercept` (bytes), with `log` for its events. A new
+//! entry point needs only a parser and uses the same gate.
 
-mod address;
-mod answer_body;
-mod answer_head;
-mod approval;
-mod authority;
-mod certificate;
-mod connect;
-mod environment;
-mod errand;
 mod error;
-mod escapes;
 mod event;
-mod forward;
 mod gate;
-mod headers;
-mod intercept;
-mod learn;
-mod ledger;
-mod meter;
-mod narrow;
-mod opening;
-mod packages;
+mod http;
+mod log;
 mod policy;
 mod prefixed;
 mod proxy;
-mod redact;
 mod refusal;
-mod refusals;
-mod resolve;
-mod rule;
-mod secret;
-mod socks;
-mod stray;
+mod secrets;
+mod settings;
 mod target;
-mod upgrade;
+mod tls;
+mod usage;
 
-pub use address::{Cidr, Ranges};
-pub use approval::{Answer, Approver, Question};
-pub use authority::Authority;
-pub use environment::{TrustStores, environment};
-pub use errand::ErrandBody;
 pub use error::EgressError;
 pub use event::{Connection, EgressEvent, Fetch, Verdict};
-pub use intercept::{Interception, Upstream};
-pub use learn::Lesson;
-pub use ledger::{Allowance, Used};
-pub use packages::{PackageGroup, package_groups};
-pub use policy::{Grant, Mode, Policy, Sight};
-pub use proxy::{Proxy, ProxySettings};
-pub use redact::{RedactedStream, Redactor};
+pub use gate::{Answer, Approver, Question};
+pub use policy::{
+    Cidr, Grant, LearnedPolicy, Mode, PackageGroup, Policy, Ranges, Rule, Visibility, package_groups,
+};
+pub use proxy::{Proxy, ServerResponseBody, TrustStores, environment};
 pub use refusal::{ReasonCode, Refusal};
-pub use rule::Rule;
-pub use secret::{Hidden, Secret, SecretGrant, Secrets};
+pub use secrets::{RedactedStream, Redactor, Secret, SecretGrant, SecretString, Secrets};
+pub use settings::ProxySettings;
 pub use target::{Host, Target};
+pub use tls::{Authority, TlsInterception, Upstream};
+pub use usage::{Allowance, Used};

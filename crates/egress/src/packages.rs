@@ -4,8 +4,8 @@ use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
 
+use super::rule::{Fit, Rule};
 use crate::error::EgressError;
-use crate::rule::{Fit, Rule};
 use crate::target::Target;
 
 const FILE: &str = "packages.json";
@@ -32,12 +32,19 @@ pub fn package_groups() -> Result<&'static [PackageGroup], EgressError> {
     GROUPS.as_deref().map_err(|why| EgressError::Data { file: FILE, why: why.clone() })
 }
 
+impl Rule {
+    /// Matches the rule against a target.
+    pub(crate) fn fit(&self, target: &Target) -> Fit {
+        if self.is_packages() { fit(target).0 } else { self.fit_host(target) }
+    }
+}
+
 /// How well the groups match a target, and the best matching group.
 pub(crate) fn fit(target: &Target) -> (Fit, Option<&'static PackageGroup>) {
     let mut best = (Fit::None, None);
     for group in GROUPS.as_deref().unwrap_or_default() {
         for rule in &group.hosts {
-            match rule.fit(target) {
+            match rule.fit_host(target) {
                 Fit::Whole => return (Fit::Whole, Some(group)),
                 Fit::HostOnly => best = (Fit::HostOnly, Some(group)),
                 Fit::None => {}
@@ -69,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn the_usual_clients_find_their_registries() {
+    fn packages_include_the_registries_of_common_clients() {
         for (host, group) in [
             ("deb.debian.org", "debian"),
             ("de.archive.ubuntu.com", "ubuntu"),
@@ -88,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn other_hosts_and_other_ports_are_no_packages() {
+    fn packages_exclude_other_hosts_and_ports() {
         assert_eq!(group_of("example.org", 443), None);
         assert_eq!(group_of("github.com", 22), None);
         assert_eq!(group_of("github.com.example.org", 443), None);

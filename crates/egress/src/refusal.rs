@@ -1,15 +1,7 @@
-//! Why a connection was refused: a code for programs, an explanation for people, and both as an HTTP response.
+//! Why a connection was refused: a code for programs and an explanation for people.
 
-use bytes::Bytes;
-use http_body_util::{BodyExt, Full};
-use hyper::ext::ReasonPhrase;
-use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
-use hyper::{Response, StatusCode};
+use hyper::StatusCode;
 use serde::{Deserialize, Serialize};
-
-use crate::proxy::ResponseBody;
-
-const REASON_HEADER: HeaderName = HeaderName::from_static("x-caisson-reason");
 
 /// The reason code of a refusal or failure. Stable: programs match on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -32,11 +24,11 @@ pub enum ReasonCode {
     /// A tunnel carries something other than TLS, and no rule allows that.
     WithoutTls,
     /// The server name in a TLS handshake differs from the host of the connection.
-    OtherServerName,
+    ServerNameMismatch,
     /// A secret's placeholder was sent to a host that may not receive the value.
-    SecretElsewhere,
+    SecretHostMismatch,
     /// The job has reached its limit of bytes or connections.
-    BudgetUsedUp,
+    BudgetExhausted,
     /// The server's certificate is not valid for it.
     BadCertificate,
     /// The name does not resolve.
@@ -44,7 +36,7 @@ pub enum ReasonCode {
     /// The server is unreachable or sent an invalid response.
     ConnectFailed,
     /// The response of a host of a secret has an encoding that cannot be searched for the value.
-    UnsearchableAnswer,
+    UnscannableResponse,
     /// Resolving, connecting or the response took too long.
     Timeout,
     /// A proxy cannot serve this request.
@@ -70,13 +62,13 @@ impl ReasonCode {
             Self::RequestNotAllowed => "request_not_allowed",
             Self::AboveCeiling => "above_ceiling",
             Self::WithoutTls => "without_tls",
-            Self::OtherServerName => "other_server_name",
-            Self::SecretElsewhere => "secret_elsewhere",
-            Self::BudgetUsedUp => "budget_used_up",
+            Self::ServerNameMismatch => "server_name_mismatch",
+            Self::SecretHostMismatch => "secret_host_mismatch",
+            Self::BudgetExhausted => "budget_exhausted",
             Self::BadCertificate => "bad_certificate",
             Self::ResolveFailed => "resolve_failed",
             Self::ConnectFailed => "connect_failed",
-            Self::UnsearchableAnswer => "unsearchable_answer",
+            Self::UnscannableResponse => "unscannable_response",
             Self::Timeout => "timeout",
             Self::BadRequest => "bad_request",
             Self::DuplicateHeader => "duplicate_header",
@@ -108,7 +100,8 @@ impl ReasonCode {
         self.may_be_approved() && self != Self::RequestNotAllowed
     }
 
-    fn status(self) -> StatusCode {
+    /// The status of the HTTP response that reports it.
+    pub(crate) fn status(self) -> StatusCode {
         match self {
             Self::EgressOff
             | Self::NotInPackages
@@ -118,10 +111,10 @@ impl ReasonCode {
             | Self::RequestNotAllowed
             | Self::AboveCeiling
             | Self::WithoutTls
-            | Self::OtherServerName
-            | Self::SecretElsewhere
-            | Self::BudgetUsedUp => StatusCode::FORBIDDEN,
-            Self::ResolveFailed | Self::ConnectFailed | Self::BadCertificate | Self::UnsearchableAnswer => {
+            | Self::ServerNameMismatch
+            | Self::SecretHostMismatch
+            | Self::BudgetExhausted => StatusCode::FORBIDDEN,
+            Self::ResolveFailed | Self::ConnectFailed | Self::BadCertificate | Self::UnscannableResponse => {
                 StatusCode::BAD_GATEWAY
             }
             Self::Timeout => StatusCode::GATEWAY_TIMEOUT,
@@ -162,34 +155,6 @@ impl Refusal {
         }
         text
     }
-
-    /// The complete HTTP response, for a connection without an HTTP server.
-    pub(crate) fn written(&self) -> String {
-        let body = self.explanation();
-        format!(
-            "HTTP/1.1 {}\r\n{CONTENT_TYPE}: text/plain; charset=utf-8\r\n{REASON_HEADER}: {}\r\nconnection: close\r\n\
-             content-length: {}\r\n\r\n{body}",
-            self.code.status(),
-            self.code.as_str(),
-            body.len()
-        )
-    }
-
-    pub(crate) fn response(&self) -> Response<ResponseBody> {
-        let body = Full::new(Bytes::from(self.explanation())).map_err(|never| match never {}).boxed_unsync();
-        let mut response = Response::new(body);
-        *response.status_mut() = self.code.status();
-        let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-        headers.insert(REASON_HEADER, HeaderValue::from_static(self.code.as_str()));
-        // For CONNECT, most clients display only the status line.
-        let phrase = format!("{} ({})", self.reason, self.code.as_str());
-        let phrase: String = phrase.chars().filter(|c| *c == ' ' || c.is_ascii_graphic()).collect();
-        if let Ok(phrase) = ReasonPhrase::try_from(phrase) {
-            response.extensions_mut().insert(phrase);
-        }
-        response
-    }
 }
 
 #[cfg(test)]
@@ -197,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_code_is_written_as_it_is_serialised() {
+    fn reason_code_display_matches_serde() {
         for code in [
             ReasonCode::EgressOff,
             ReasonCode::NotInPackages,
@@ -207,13 +172,13 @@ mod tests {
             ReasonCode::RequestNotAllowed,
             ReasonCode::AboveCeiling,
             ReasonCode::WithoutTls,
-            ReasonCode::OtherServerName,
-            ReasonCode::SecretElsewhere,
-            ReasonCode::BudgetUsedUp,
+            ReasonCode::ServerNameMismatch,
+            ReasonCode::SecretHostMismatch,
+            ReasonCode::BudgetExhausted,
             ReasonCode::BadCertificate,
             ReasonCode::ResolveFailed,
             ReasonCode::ConnectFailed,
-            ReasonCode::UnsearchableAnswer,
+            ReasonCode::UnscannableResponse,
             ReasonCode::Timeout,
             ReasonCode::BadRequest,
             ReasonCode::DuplicateHeader,

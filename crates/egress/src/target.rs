@@ -113,9 +113,13 @@ impl Target {
     /// The host or the port is invalid, or there is neither a port nor a default.
     pub(crate) fn from_authority(text: &str, default_port: Option<u16>) -> Result<Self, EgressError> {
         let refuse = |why: &str| EgressError::Host { host: shorten(text), why: why.into() };
-        let place = text.rsplit_once('@').map_or(text, |(_, place)| place);
-        let end = if place.starts_with('[') { place.find(']').map(|at| at + 1) } else { place.find(':') };
-        let (host, rest) = place.split_at(end.unwrap_or(place.len()));
+        let authority = text.rsplit_once('@').map_or(text, |(_, authority)| authority);
+        let end = if authority.starts_with('[') {
+            authority.find(']').map(|at| at + 1)
+        } else {
+            authority.find(':')
+        };
+        let (host, rest) = authority.split_at(end.unwrap_or(authority.len()));
         let port = match (rest.strip_prefix(':'), default_port) {
             (Some(""), Some(port)) => port,
             (None, Some(port)) if rest.is_empty() => port,
@@ -162,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_spellings_of_addresses_are_no_names() {
+    fn unusual_address_forms_are_not_names() {
         for text in ["2130706433", "0x7f.1", "127.1", "0177.0.0.1", "0x7f000001", "1.2.3.4.5", "10.0.0.256"] {
             assert!(text.parse::<Host>().is_err(), "{text}");
         }
@@ -212,7 +216,7 @@ mod tests {
         }
 
         #[test]
-        fn reading_a_host_never_panics_and_what_is_read_reads_the_same_again(text in "\\PC{0,80}|[a-z0-9.*:\\[\\]%-]{0,40}") {
+        fn parsing_a_host_never_panics_and_round_trips(text in "\\PC{0,80}|[a-z0-9.*:\\[\\]%-]{0,40}") {
             if let Ok(host) = text.parse::<Host>() {
                 prop_assert!(host.to_string().len() <= NAME_LIMIT);
                 prop_assert_eq!(host.to_string().parse::<Host>(), Ok(host));

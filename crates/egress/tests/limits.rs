@@ -26,7 +26,7 @@ async fn connections_beyond_the_allowance_are_refused() {
     second.send(format!("CONNECT 127.0.0.1:{port} HTTP/1.1\r\n\r\n")).await;
     let answer = second.answer().await;
     assert!(
-        answer.head.starts_with("HTTP/1.1 403") && answer.body.contains("budget_used_up"),
+        answer.head.starts_with("HTTP/1.1 403") && answer.body.contains("budget_exhausted"),
         "{}",
         answer.body
     );
@@ -43,13 +43,13 @@ async fn a_tunnel_ends_when_the_bytes_are_used_up() {
     let received = client.rest().await.len();
     assert!((1..=400_000).contains(&received), "{received}");
     setup.opened().await;
-    assert_eq!(setup.closed().await.code, Some(ReasonCode::BudgetUsedUp));
+    assert_eq!(setup.closed().await.code, Some(ReasonCode::BudgetExhausted));
     sending.await.unwrap();
 }
 
 // Uses the real clock: a paused one does not wait for data in the kernel and jumps to the next timeout.
 #[tokio::test]
-async fn bytes_are_held_back_to_the_rate() {
+async fn bytes_are_throttled_to_the_rate_limit() {
     let (listener, port) = listen().await;
     let setup = with(Allowance { bytes_per_second: Some(100_000), ..Allowance::default() });
     let mut client = setup.client();
@@ -100,7 +100,7 @@ async fn a_person_may_allow_once_and_for_the_rest() {
 }
 
 #[tokio::test]
-async fn nobody_is_asked_about_what_only_the_operator_can_allow() {
+async fn operator_only_refusals_are_not_sent_for_approval() {
     for mode in ["\"open\"", "\"off\"", "\"packages\"", r#"{"allow": ["example.org"]}"#] {
         let person = Arc::new(Person { answers: Mutex::default(), asked: Mutex::default() });
         let mut setup = Setup::new(support::strict_policy(mode));
@@ -118,10 +118,10 @@ async fn nobody_is_asked_about_what_only_the_operator_can_allow() {
 
 /// Allows one connection and records whether the permission is returned.
 #[derive(Default)]
-struct OneOnly(Mutex<Vec<String>>);
+struct OneTimeApprover(Mutex<Vec<String>>);
 
 #[async_trait]
-impl Approver for OneOnly {
+impl Approver for OneTimeApprover {
     async fn ask(&self, _question: Question, _patience: Duration) -> Answer {
         Answer::Once
     }
@@ -132,10 +132,10 @@ impl Approver for OneOnly {
 }
 
 #[tokio::test]
-async fn what_is_allowed_once_and_cannot_be_reached_is_given_back() {
+async fn unused_one_time_permission_is_returned() {
     let (listener, port) = listen().await;
     let mut setup = Setup::new(policy("\"off\""));
-    let approver = Arc::new(OneOnly::default());
+    let approver = Arc::new(OneTimeApprover::default());
     setup.proxy = setup.proxy.with_approver(Arc::clone(&approver) as Arc<dyn Approver>);
     let mut client = setup.client();
     client.connect(format!("127.0.0.1:{port}")).await;
@@ -150,14 +150,14 @@ async fn what_is_allowed_once_and_cannot_be_reached_is_given_back() {
 }
 
 #[tokio::test]
-async fn a_client_that_is_refused_all_the_time_does_not_fill_the_log() {
+async fn repeated_refusals_of_one_client_do_not_fill_the_log() {
     let mut setup = Setup::with(policy("\"off\""), ProxySettings::default(), 1000);
     let mut client = setup.client();
     for _ in 0..110 {
         client.send("GET http://a.example/ HTTP/1.1\r\nHost: a.example\r\n\r\n").await;
         assert!(client.answer().await.body.contains("egress_off"));
     }
-    setup.proxy.tell_held().await;
+    setup.proxy.flush_refusals().await;
     let (mut told, mut counted) = (0, 0);
     while counted < 110 {
         let refused = setup.refused().await;

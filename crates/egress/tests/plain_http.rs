@@ -59,7 +59,7 @@ async fn two_requests_share_a_client_connection_and_each_is_logged() {
 }
 
 #[tokio::test]
-async fn a_body_is_passed_up_and_a_chunked_answer_down() {
+async fn request_body_and_chunked_response_are_forwarded() {
     let (listener, port) = listen().await;
     let setup = Setup::new(allow(format!("127.0.0.1:{port}")));
     let mut client = setup.client();
@@ -137,7 +137,7 @@ async fn a_client_that_leaves_ends_the_connection_to_the_server() {
 }
 
 #[tokio::test]
-async fn an_answer_that_breaks_off_is_not_passed_as_whole() {
+async fn truncated_response_is_not_forwarded_as_complete() {
     let (listener, port) = listen().await;
     let mut setup = Setup::new(allow(format!("127.0.0.1:{port}")));
     let mut client = setup.client();
@@ -153,7 +153,7 @@ async fn an_answer_that_breaks_off_is_not_passed_as_whole() {
 }
 
 #[tokio::test]
-async fn a_server_that_gives_no_answer_is_a_bad_gateway() {
+async fn server_without_response_yields_bad_gateway() {
     let (listener, port) = listen().await;
     let mut setup = Setup::new(allow(format!("127.0.0.1:{port}")));
     let mut client = setup.client();

@@ -14,7 +14,7 @@ async fn ask(setup: &Setup, request: &str) -> Answer {
 }
 
 #[tokio::test]
-async fn a_refusal_says_what_by_which_rule_and_how_to_allow_it() {
+async fn refusal_states_target_rule_and_remedy() {
     let list = r#"{"allow": ["example.org", "10.0.0.0/8"]}"#;
     for (mode, target, code, rule, hint) in [
         ("\"off\"", "example.org:443", "egress_off", "off", r#"{"allow": ["example.org"]}"#),
@@ -62,7 +62,7 @@ async fn a_refusal_says_what_by_which_rule_and_how_to_allow_it() {
 }
 
 #[tokio::test]
-async fn what_fails_is_told_apart_from_what_is_refused() {
+async fn failures_and_refusals_have_different_codes() {
     let (listener, port) = listen().await;
     drop(listener);
     for (target, status, code) in [
@@ -119,7 +119,7 @@ async fn a_head_that_is_too_large_ends_the_connection_and_is_logged() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_dribbles_its_request_is_cut_off() {
+async fn slow_request_head_times_out() {
     let mut setup = Setup::new(policy("\"open\""));
     let mut client = setup.client();
     client.send("GET http://example.org/ HTTP/1.1\r\nX-Slow").await;
@@ -159,7 +159,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn no_bytes_from_a_sandbox_break_the_proxy(
+    fn arbitrary_sandbox_bytes_do_not_break_the_proxy(
         bytes in proptest::collection::vec(any::<u8>(), 0..300),
         line in "(GET|CONNECT|POST) [ -~]{0,40} HTTP/1\\.[01]\r\n([A-Za-z-]{1,20}: [ -~]{0,20}\r\n){0,3}\r\n",
     ) {
@@ -181,7 +181,7 @@ proptest! {
 }
 
 #[tokio::test]
-async fn a_header_that_may_be_there_once_is_refused_twice_by_name() {
+async fn duplicate_unique_header_is_refused_by_name() {
     for (name, value) in
         [("host", "a.example"), ("transfer-encoding", "chunked"), ("content-encoding", "gzip")]
     {

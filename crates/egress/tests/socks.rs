@@ -46,7 +46,7 @@ async fn a_connection_passes_bytes_and_names_its_call() {
 }
 
 #[tokio::test]
-async fn the_policy_and_the_refused_ranges_hold_here_too() {
+async fn socks_connections_obey_policy_and_refused_ranges() {
     for (mode, host, code) in [
         ("\"off\"", "example.org", ReasonCode::EgressOff),
         (r#"{"allow": ["a.example"]}"#, "example.org", ReasonCode::NotInList),

@@ -60,7 +60,7 @@ async fn the_server_may_close_its_direction_first() {
 }
 
 #[tokio::test]
-async fn what_follows_the_request_at_once_is_not_lost() {
+async fn bytes_sent_with_the_connect_request_are_forwarded() {
     let (listener, port) = listen().await;
     let setup = Setup::new(allow_raw(format!("127.0.0.1:{port}")));
     let mut client = setup.client();
@@ -105,7 +105,7 @@ async fn a_name_is_resolved_and_its_addresses_are_tried_in_turn() {
 }
 
 #[tokio::test]
-async fn a_tunnel_without_a_byte_is_ended() {
+async fn idle_tunnel_is_closed() {
     let (listener, port) = listen().await;
     let mut setup = Setup::new(allow_raw(format!("127.0.0.1:{port}")));
     let mut client = setup.client();
@@ -120,7 +120,7 @@ async fn a_tunnel_without_a_byte_is_ended() {
 }
 
 #[tokio::test]
-async fn the_end_is_logged_when_the_connection_is_given_up() {
+async fn dropped_connections_log_their_end() {
     let (listener, port) = listen().await;
     let mut setup = Setup::new(allow_raw(format!("127.0.0.1:{port}")));
     let mut client = setup.client();
@@ -158,7 +158,7 @@ async fn a_full_log_loses_nothing() {
 }
 
 #[tokio::test]
-async fn a_place_is_held_for_as_long_as_the_tunnel() {
+async fn tunnel_holds_its_connection_permit() {
     let (listener, port) = listen().await;
     let settings =
         ProxySettings { connections: 1, idle_timeout: Duration::from_secs(60), ..ProxySettings::default() };
@@ -223,7 +223,7 @@ async fn a_tunnel_without_tls_is_refused_unless_a_rule_allows_it() {
 }
 
 #[tokio::test]
-async fn a_client_that_closes_a_tunnel_without_a_byte_is_not_refused_anything() {
+async fn empty_tunnel_is_closed_without_refusal() {
     let (listener, port) = listen().await;
     let mut setup = Setup::new(allow(format!("localhost:{port}")));
     let mut client = setup.client();
@@ -235,7 +235,7 @@ async fn a_client_that_closes_a_tunnel_without_a_byte_is_not_refused_anything() 
 }
 
 #[tokio::test]
-async fn a_tunnel_with_tls_is_for_the_server_that_it_was_opened_for() {
+async fn tls_server_name_must_match_the_tunnel() {
     let (listener, port) = listen().await;
     for mode in [format!(r#"{{"allow": ["localhost:{port}"]}}"#), "\"open\"".into()] {
         let mut setup = Setup::new(policy(&mode));
@@ -261,8 +261,8 @@ async fn a_tunnel_with_tls_is_for_the_server_that_it_was_opened_for() {
         assert!(passed.is_empty(), "{passed:?}");
         setup.opened().await;
         let refused = setup.refused().await;
-        assert_eq!(refused.code, Some(ReasonCode::OtherServerName));
+        assert_eq!(refused.code, Some(ReasonCode::ServerNameMismatch));
         assert!(refused.reason.contains("evil.example"), "{}", refused.reason);
-        assert_eq!(setup.closed().await.code, Some(ReasonCode::OtherServerName));
+        assert_eq!(setup.closed().await.code, Some(ReasonCode::ServerNameMismatch));
     }
 }

@@ -4,7 +4,7 @@ use std::os::fd::RawFd;
 use std::path::PathBuf;
 
 use crate::error::GuestError;
-use crate::shelter::{self, Shelter};
+use crate::landlock_only::{self, LandlockOnly};
 use crate::sys::Agent;
 
 /// The usage message.
@@ -56,7 +56,7 @@ pub(crate) struct Serve {
     /// Where the guest accepts outgoing connections, if anywhere.
     pub(crate) egress: Option<Egress>,
     /// Set if the sandbox has no namespaces.
-    pub(crate) shelter: Option<Shelter>,
+    pub(crate) landlock_only: Option<LandlockOnly>,
 }
 
 /// Where the guest accepts outgoing connections.
@@ -107,7 +107,7 @@ struct Options {
     agent_uid: Option<u32>,
     agent_gid: Option<u32>,
     egress: Option<Egress>,
-    shelter: Option<PathBuf>,
+    landlock_only: Option<PathBuf>,
     readable: Vec<PathBuf>,
     devices: Vec<PathBuf>,
 }
@@ -127,9 +127,9 @@ impl Options {
             "--agent-gid" => self.agent_gid = Some(number(name, &value)?),
             "--egress-port" => self.egress = Some(Egress::Port(number(name, &value)?)),
             "--egress-fd" => self.egress = Some(Egress::Descriptor(number(name, &value)?)),
-            "--shelter" => self.shelter = Some(value.into()),
-            "--readable" => self.readable = shelter::paths(&value),
-            "--devices" => self.devices = shelter::paths(&value),
+            "--shelter" => self.landlock_only = Some(value.into()),
+            "--readable" => self.readable = landlock_only::paths(&value),
+            "--devices" => self.devices = landlock_only::paths(&value),
             _ => return Err(GuestError::Usage(format!("unknown option {name}\n{USAGE}"))),
         }
         Ok(())
@@ -145,7 +145,7 @@ impl Options {
             home: self.home,
             agent: Agent { uid: self.agent_uid.unwrap_or(1000), gid: self.agent_gid.unwrap_or(1000) },
             egress: self.egress,
-            shelter: self.shelter.map(|tree| Shelter { tree, readable, devices }),
+            landlock_only: self.landlock_only.map(|tree| LandlockOnly { tree, readable, devices }),
         })
     }
 }
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_of_the_launcher_is_understood() {
+    fn launcher_command_line_is_parsed() {
         let line = "serve --listen-fd 3 --state-fd 4 --workspace /workspace --egress-port 3128";
         let Command::Serve(serve) = parse_words(line).unwrap() else { panic!("not serve") };
         assert_eq!(serve.listen, Listen::Descriptor(3));
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(serve.agent, Agent { uid: 1000, gid: 1000 });
         assert_eq!(serve.egress, Some(Egress::Port(3128)));
         assert_eq!(serve.link_access, LinkAccess::User);
-        assert_eq!(serve.shelter, None);
+        assert_eq!(serve.landlock_only, None);
     }
 
     #[test]

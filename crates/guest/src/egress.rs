@@ -18,16 +18,16 @@ use crate::ports::COPY_BYTES;
 /// The most concurrent connections, and the fraction of the guest's file descriptors that they may use. Connecting
 /// programs must not exhaust the descriptors that the guest needs for calls. Further connections wait in the backlog.
 const MAX_CONNECTIONS: usize = 512;
-const PART_OF_DESCRIPTORS: u64 = 4;
+const DESCRIPTOR_SHARE: u64 = 4;
 /// How long a connection waits for a link.
-const LINK_PATIENCE: Duration = Duration::from_secs(30);
+const LINK_TIMEOUT: Duration = Duration::from_secs(30);
 /// The response to a client if there is no link.
-const SERVER_AWAY: &str = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n\
+const UNAVAILABLE_RESPONSE: &str = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n\
     The server that carries this sandbox's outgoing connections is away. Try again in a moment.\n";
 
 /// Accepts connections until the guest exits.
 pub(crate) async fn accept(guest: Rc<Guest>, listener: TcpListener) {
-    let slots = Arc::new(Semaphore::new(most_connections()));
+    let slots = Arc::new(Semaphore::new(max_connections()));
     loop {
         let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
         match listener.accept().await {
@@ -35,7 +35,7 @@ pub(crate) async fn accept(guest: Rc<Guest>, listener: TcpListener) {
                 let guest = Rc::clone(&guest);
                 spawn_local(async move {
                     guest.egress_connections.set(guest.egress_connections.get() + 1);
-                    carry(&guest, connection).await;
+                    forward(&guest, connection).await;
                     guest.egress_connections.set(guest.egress_connections.get().saturating_sub(1));
                     drop(slot);
                 });
@@ -45,40 +45,40 @@ pub(crate) async fn accept(guest: Rc<Guest>, listener: TcpListener) {
     }
 }
 
-fn most_connections() -> usize {
+fn max_connections() -> usize {
     let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    let part = descriptors.map_or(u64::MAX, |descriptors| descriptors / PART_OF_DESCRIPTORS);
+    let part = descriptors.map_or(u64::MAX, |descriptors| descriptors / DESCRIPTOR_SHARE);
     usize::try_from(part).unwrap_or(usize::MAX).clamp(1, MAX_CONNECTIONS)
 }
 
-async fn carry(guest: &Guest, mut connection: TcpStream) {
+async fn forward(guest: &Guest, mut connection: TcpStream) {
     let _ = connection.set_nodelay(true);
     match open_stream(guest).await {
         Some(stream) => {
             let mut stream = stream.into_raw();
             let _ = copy_bidirectional_with_sizes(&mut connection, &mut stream, COPY_BYTES, COPY_BYTES).await;
         }
-        None => say_away(&mut connection).await,
+        None => reply_unavailable(&mut connection).await,
     }
 }
 
 /// Sends the response so that it survives the close: unread input would turn the close into a reset.
-async fn say_away(connection: &mut TcpStream) {
+async fn reply_unavailable(connection: &mut TcpStream) {
     let mut request = [0u8; 4096];
-    let patience = Instant::now() + Duration::from_secs(1);
-    let _ = timeout_at(patience, connection.read(&mut request)).await;
-    let _ = connection.write_all(SERVER_AWAY.as_bytes()).await;
+    let deadline = Instant::now() + Duration::from_secs(1);
+    let _ = timeout_at(deadline, connection.read(&mut request)).await;
+    let _ = connection.write_all(UNAVAILABLE_RESPONSE.as_bytes()).await;
     let _ = connection.shutdown().await;
 }
 
 async fn open_stream(guest: &Guest) -> Option<MessageStream> {
-    let deadline = Instant::now() + LINK_PATIENCE;
+    let deadline = Instant::now() + LINK_TIMEOUT;
     let mut links = guest.newest_link.subscribe();
     loop {
         let link = links.borrow_and_update().clone();
         if let Some(link) = link
             && !link.is_closed()
-            && let Some(stream) = announce(&link).await
+            && let Some(stream) = open_egress_stream(&link).await
         {
             return Some(stream);
         }
@@ -86,7 +86,7 @@ async fn open_stream(guest: &Guest) -> Option<MessageStream> {
     }
 }
 
-async fn announce(link: &Link) -> Option<MessageStream> {
+async fn open_egress_stream(link: &Link) -> Option<MessageStream> {
     let mut stream = link.open().await.ok()?;
     stream.send(&GuestRequest::Egress).await.ok()?;
     Some(stream)

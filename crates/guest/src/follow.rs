@@ -85,8 +85,8 @@ async fn send_ready(
     reach: Reach,
     paced: Option<&PacedFollower>,
 ) -> Result<bool, ProtocolError> {
-    const CHUNKS_IN_A_ROW: u32 = 64;
-    for sent in 0..CHUNKS_IN_A_ROW {
+    const CHUNK_BATCH_SIZE: u32 = 64;
+    for sent in 0..CHUNK_BATCH_SIZE {
         let next = call.store.borrow().next(cursor, reach);
         match next {
             Next::Chunk(chunk) => stream.send_output(&chunk).await?,

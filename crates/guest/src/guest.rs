@@ -8,7 +8,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::desktop::Desktop;
 use crate::kernels::Kernels;
-use crate::kill;
+use crate::process_tree;
 use crate::resources::Resources;
 use crate::services::Services;
 
@@ -23,7 +23,7 @@ pub(crate) struct Guest {
     /// The newest link that completed its handshake.
     pub(crate) newest_link: watch::Sender<Option<Link>>,
     /// Notified after the guest has served a request.
-    pub(crate) asked: Notify,
+    pub(crate) request_served: Notify,
     /// Number of open outgoing connections.
     pub(crate) egress_connections: Cell<u32>,
 }
@@ -33,9 +33,9 @@ impl Guest {
     pub(crate) fn stats(&self) -> GuestStats {
         let disk = self.resources.disk_free();
         GuestStats {
-            processes: match self.resources.spawner.shelter {
-                Some(_) => kill::count_descendants(),
-                None => kill::count_processes(),
+            processes: match self.resources.spawner.landlock_only {
+                Some(_) => process_tree::count_descendants(),
+                None => process_tree::count_processes(),
             },
             running_calls: self.resources.journal.running().get(),
             disk_free_bytes: disk.bytes,

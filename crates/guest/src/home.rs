@@ -14,7 +14,7 @@ use crate::sys::{self, Agent};
 const FOLDERS: [[&str; 2]; 2] = [[".local", "bin"], [".local", "lib"]];
 
 /// Creates the folders as the agent. Ignores errors: a missing or inaccessible home must not prevent the start.
-pub(crate) fn make_ready(home: &Path, agent: Option<Agent>) {
+pub(crate) fn create_folders(home: &Path, agent: Option<Agent>) {
     // The default image already has the folders, and checking is cheaper than starting a thread.
     if FOLDERS.iter().all(|folders| open_folder(home, folders, |_, _| Ok(())).is_ok()) {
         return;
@@ -57,20 +57,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_folders_are_there_afterwards_and_again() {
+    fn folders_are_created_idempotently() {
         let home = tempfile::tempdir().unwrap();
         for _ in 0..2 {
-            make_ready(home.path(), None);
+            create_folders(home.path(), None);
             assert!(home.path().join(".local/bin").is_dir() && home.path().join(".local/lib").is_dir());
         }
     }
 
     #[test]
-    fn a_link_leads_nowhere_and_a_missing_home_harms_nobody() {
+    fn symlinks_are_not_followed_and_missing_home_is_ignored() {
         let (home, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         symlink(elsewhere.path(), home.path().join(".local")).unwrap();
-        make_ready(home.path(), None);
+        create_folders(home.path(), None);
         assert_eq!(std::fs::read_dir(elsewhere.path()).unwrap().count(), 0);
-        make_ready(Path::new("/does/not/exist"), None);
+        create_folders(Path::new("/does/not/exist"), None);
     }
 }

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Mutex;
 
-use crate::spawn::Watched;
+use crate::spawn::PolledFd;
 use crate::sys::Terminal;
 
 /// The end-of-file character of a terminal. Has an effect at the start of a line.
@@ -24,12 +24,12 @@ pub(crate) enum InputRefusal {
 /// Standard input of one call.
 #[derive(Default)]
 pub(crate) struct Input {
-    writer: Mutex<Option<(Watched, Terminal)>>,
+    writer: Mutex<Option<(PolledFd, Terminal)>>,
 }
 
 impl Input {
     /// Input that goes to a pipe or to the master side of a terminal.
-    pub(crate) fn new(writer: Watched, terminal: Terminal) -> Self {
+    pub(crate) fn new(writer: PolledFd, terminal: Terminal) -> Self {
         Self { writer: Mutex::new(Some((writer, terminal))) }
     }
 

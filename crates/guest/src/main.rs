@@ -6,35 +6,35 @@
 //! exhausted its process limit must not be able to stop the guest. Only the thread for the X server starts later,
 //! when the desktop is first used.
 
+mod active_time;
 mod arguments;
-mod awake;
-mod connections;
+mod connect_redirect;
 mod desktop;
-mod domain;
 mod egress;
 mod error;
-mod fence;
 mod files;
 mod follow;
+mod forker;
 mod guest;
 mod home;
+mod idle_memory;
 mod input;
 mod journal;
 mod kernels;
-mod kill;
-mod notify;
+mod landlock;
+mod landlock_only;
 mod output;
 mod ports;
 mod process;
-mod quiet;
+mod process_tree;
 mod reap;
 mod relay;
 mod reply;
 mod requests;
 mod resources;
+mod seccomp;
 mod serve;
 mod services;
-mod shelter;
 mod spawn;
 mod start;
 mod sys;

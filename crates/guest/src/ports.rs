@@ -80,7 +80,7 @@ mod tests {
     use super::listening_port;
 
     #[test]
-    fn a_listening_socket_is_told_from_a_connection() {
+    fn listening_sockets_are_distinguished_from_connections() {
         assert_eq!(
             listening_port("   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000"),
             Some(8080)

@@ -13,16 +13,16 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, spawn_local, yield_now};
 
-use crate::awake;
+use crate::active_time;
 use crate::input::Input;
 use crate::journal::{Phase, ProcessCall, wait_for_followers};
-use crate::kill::Tree;
+use crate::process_tree::ProcessTree;
 use crate::resources::Resources;
-use crate::spawn::{self, Spawned, Watched, read_report};
+use crate::spawn::{self, PolledFd, Spawned, read_report};
 use crate::sys::Terminal;
 
 /// How many reads to do before yielding to other tasks.
-const READS_IN_A_ROW: u32 = 16;
+const READ_BATCH_SIZE: u32 = 16;
 /// Bytes per read. A read spans several chunks if a process prints fast.
 const READ_BYTES: usize = 128 * 1024;
 /// How long to keep reading from a terminal after the process has ended, if another process has the terminal open.
@@ -31,10 +31,10 @@ const TERMINAL_DRAIN: Duration = Duration::from_millis(500);
 /// terminal cannot prolong the drain forever.
 const TERMINAL_BUFFERS: usize = 1024 * 1024;
 /// How long output waits for space on the host's disk, and how often to check.
-const SPACE_PATIENCE: Duration = Duration::from_secs(120);
-const SPACE_PAUSE: Duration = Duration::from_millis(100);
+const DISK_SPACE_TIMEOUT: Duration = Duration::from_secs(120);
+const DISK_SPACE_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// How long to wait until a killed process has been reaped.
-const REAP_PATIENCE: Duration = Duration::from_secs(10);
+const REAP_TIMEOUT: Duration = Duration::from_secs(10);
 
 thread_local! {
     /// One buffer for all calls. No code awaits between filling and emptying it.
@@ -50,7 +50,7 @@ pub(crate) fn start(resources: &Rc<Resources>, mut exec: Exec) -> Rc<ProcessCall
     let spawned = match spawned {
         Ok(spawned) => spawned,
         Err(why) => {
-            let call = resources.journal.enter_process(exec, Input::default(), None);
+            let call = resources.journal.add_process(exec, Input::default(), None);
             call.finish(None, ExecEnd::NotStarted(why), started.elapsed(), resources.disk_free());
             return call;
         }
@@ -59,7 +59,7 @@ pub(crate) fn start(resources: &Rc<Resources>, mut exec: Exec) -> Rc<ProcessCall
     let Spawned { pid, input, outputs, terminal, report } = spawned;
     let has_terminal = if terminal.is_some() { Terminal::Controlling } else { Terminal::None };
     let input = input.map_or_else(Input::default, |writer| Input::new(writer, has_terminal));
-    let call = resources.journal.enter_process(exec, input, terminal);
+    let call = resources.journal.add_process(exec, input, terminal);
     let running = Running { resources: Rc::clone(resources), call: Rc::clone(&call), started };
     spawn_local(running.run(pid.as_raw_nonzero().get(), outputs, report, exit, stdin));
     call
@@ -72,7 +72,7 @@ struct Running {
 }
 
 /// The event that happened first.
-enum First {
+enum FirstEvent {
     Exit(Option<WaitStatus>),
     TimedOut,
     Killed,
@@ -82,7 +82,7 @@ impl Running {
     async fn run(
         self,
         pid: i32,
-        outputs: Vec<(OutputStream, Watched)>,
+        outputs: Vec<(OutputStream, PolledFd)>,
         report: AsyncFd<OwnedFd>,
         exit: oneshot::Receiver<WaitStatus>,
         stdin: Option<String>,
@@ -114,13 +114,13 @@ impl Running {
         let started = self.started;
         let expiry = async move {
             match timeout {
-                Some(timeout) => awake::sleep(timeout.saturating_sub(started.elapsed())).await,
+                Some(timeout) => active_time::sleep(timeout.saturating_sub(started.elapsed())).await,
                 None => std::future::pending().await,
             }
         };
         tokio::pin!(expiry);
-        let mut kill_wish = self.call.kill_wish.subscribe();
-        let kill = async move { drop(kill_wish.wait_for(|wish| *wish).await) };
+        let mut kill_requested = self.call.kill_requested.subscribe();
+        let kill = async move { drop(kill_requested.wait_for(|requested| *requested).await) };
         tokio::pin!(kill);
         // A hostile process may stop the child before its program runs, so also wait for the other events here.
         let mut first = tokio::select! {
@@ -137,26 +137,26 @@ impl Running {
                     None
                 }
             },
-            status = &mut exit => Some(First::Exit(status.ok())),
-            () = &mut expiry => Some(First::TimedOut),
-            () = &mut kill => Some(First::Killed),
+            status = &mut exit => Some(FirstEvent::Exit(status.ok())),
+            () = &mut expiry => Some(FirstEvent::TimedOut),
+            () = &mut kill => Some(FirstEvent::Killed),
         };
         if first.is_none() {
             first = Some(tokio::select! {
                 biased;
-                status = &mut exit => First::Exit(status.ok()),
-                () = &mut expiry => First::TimedOut,
-                () = &mut kill => First::Killed,
+                status = &mut exit => FirstEvent::Exit(status.ok()),
+                () = &mut expiry => FirstEvent::TimedOut,
+                () = &mut kill => FirstEvent::Killed,
             });
         }
         let end = match first {
-            Some(First::TimedOut) => ExecEnd::TimedOut,
-            Some(First::Killed) => ExecEnd::Killed,
-            Some(First::Exit(status)) => return (Some(pid), describe(status)),
+            Some(FirstEvent::TimedOut) => ExecEnd::TimedOut,
+            Some(FirstEvent::Killed) => ExecEnd::Killed,
+            Some(FirstEvent::Exit(status)) => return (Some(pid), describe(status)),
             None => ExecEnd::Killed,
         };
-        Tree::of(pid).end(self.call.grace()).await;
-        let _ = tokio::time::timeout(REAP_PATIENCE, exit).await;
+        ProcessTree::of(pid).end(self.call.grace()).await;
+        let _ = tokio::time::timeout(REAP_TIMEOUT, exit).await;
         (Some(pid), end)
     }
 
@@ -187,7 +187,7 @@ impl Running {
     }
 
     /// Reads what the main process printed before its end, but no more: a background process may continue to print.
-    async fn drain(&self, outputs: &[(OutputStream, Watched)], mut pumps: Vec<JoinHandle<()>>) {
+    async fn drain(&self, outputs: &[(OutputStream, PolledFd)], mut pumps: Vec<JoinHandle<()>>) {
         for (stream, fd) in outputs {
             if *stream == OutputStream::Terminal {
                 if !is_hung_up(fd.get_ref()) {
@@ -241,9 +241,9 @@ fn is_hung_up(terminal: &OwnedFd) -> bool {
 /// Waits while the host's disk is full. Nothing is read meanwhile, so the process blocks on its full pipe and no
 /// output is lost. The wait is limited, because a call must end eventually.
 pub(crate) async fn wait_for_space(call: &ProcessCall) {
-    let patience = Instant::now() + SPACE_PATIENCE;
-    while call.store.borrow_mut().is_waiting_for_space() && Instant::now() < patience {
-        tokio::time::sleep(SPACE_PAUSE).await;
+    let deadline = Instant::now() + DISK_SPACE_TIMEOUT;
+    while call.store.borrow_mut().is_waiting_for_space() && Instant::now() < deadline {
+        tokio::time::sleep(DISK_SPACE_POLL_INTERVAL).await;
     }
 }
 
@@ -255,7 +255,7 @@ fn describe(status: Option<WaitStatus>) -> ExecEnd {
 
 /// Reads a stream of a call until its last writer has closed it. After the end of the call, discards the output, so
 /// that a background process neither dies from SIGPIPE nor blocks on a full pipe.
-async fn pump(call: Rc<ProcessCall>, stream: OutputStream, fd: Watched) {
+async fn pump(call: Rc<ProcessCall>, stream: OutputStream, fd: PolledFd) {
     let mut reads = 0;
     loop {
         wait_for_space(&call).await;
@@ -269,7 +269,7 @@ async fn pump(call: Rc<ProcessCall>, stream: OutputStream, fd: Watched) {
             Ok(Ok(_)) | Err(_) => {}
         }
         reads += 1;
-        if reads % READS_IN_A_ROW == 0 {
+        if reads % READ_BATCH_SIZE == 0 {
             yield_now().await;
         }
     }

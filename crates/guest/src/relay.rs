@@ -14,7 +14,7 @@ use crate::error::GuestError;
 /// Size of the copy buffer for each direction.
 const COPY_BYTES: usize = 64 * 1024;
 /// How long to wait for the guest to listen, and how often to retry.
-const PATIENCE: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// Copies standard input to the socket and the socket to standard output until the guest closes the connection.
@@ -32,7 +32,7 @@ pub(crate) fn relay(socket: &Path) -> Result<(), GuestError> {
 }
 
 fn connect(socket: &Path) -> io::Result<UnixStream> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + CONNECT_TIMEOUT;
     loop {
         match UnixStream::connect(socket) {
             Err(error) if is_early(&error) && Instant::now() < end => std::thread::sleep(PAUSE),

@@ -8,7 +8,7 @@ use protocol::{
     Program, ProtocolError, Reply, TerminalSize,
 };
 
-use crate::files::pack::PackOrder;
+use crate::files::pack::PackRequest;
 use crate::follow::follow;
 use crate::guest::Guest;
 use crate::input::InputRefusal;
@@ -184,7 +184,7 @@ pub(crate) async fn kill(guest: &Guest, key: &CallKey) -> Reply {
         Ok(call) => call,
         Err(reply) => return *reply,
     };
-    call.kill_wish.send_replace(true);
+    call.kill_requested.send_replace(true);
     let _ = call.phase.subscribe().wait_for(|phase| phase.outcome().is_some()).await;
     Reply::Done
 }
@@ -235,7 +235,7 @@ pub(crate) async fn file(guest: &Rc<Guest>, key: Option<CallKey>, operation: Fil
             return refused(format!("the key {key} belongs to something else"));
         }
         None => {
-            let call = guest.resources.journal.enter_file(&key, &operation);
+            let call = guest.resources.journal.add_file_call(&key, &operation);
             let (guest, doing) = (Rc::clone(guest), Rc::clone(&call));
             tokio::task::spawn_local(async move {
                 doing.finish(&files::operate(&guest.resources.files, operation).await);
@@ -251,7 +251,7 @@ pub(crate) async fn file(guest: &Rc<Guest>, key: Option<CallKey>, operation: Fil
 pub(crate) async fn pack(
     guest: &Guest,
     stream: MessageStream,
-    order: PackOrder,
+    order: PackRequest,
 ) -> Result<(), ProtocolError> {
     let recorder = guest.desktop.recorder();
     let _still = match &recorder {

@@ -5,33 +5,33 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use protocol::{
-    CallKey, DesktopOrder, IncomingStreams, Link, MessageStream, OLDEST_VERSION, ProtocolError, Reply,
-    Request, Side, VERSION, Welcome, settle,
+    CallKey, DesktopRequest, IncomingStreams, Link, MessageStream, OLDEST_VERSION, ProtocolError, Reply,
+    Request, Side, VERSION, Welcome, negotiate,
 };
 use tokio::net::UnixListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_local;
 use tokio::time::timeout;
 
-use crate::files::pack::PackOrder;
+use crate::files::pack::PackRequest;
 use crate::guest::Guest;
 use crate::reply::send_reply;
 use crate::{desktop, files, ports, requests, services};
 
 /// How long a new link may take to send its handshake, and a stream to send its request.
-const GREETING_PATIENCE: Duration = Duration::from_secs(20);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long a rejected link stays open, so that the other side can read the reason.
-const FAREWELL_PATIENCE: Duration = Duration::from_secs(5);
+const REJECTED_LINK_TIMEOUT: Duration = Duration::from_secs(5);
 /// The most links whose handshake is pending.
-const MAX_UNGREETED: usize = 8;
+const MAX_PENDING_HANDSHAKES: usize = 8;
 /// The most requests being received at once. Each may have the maximum message size.
-const MAX_ARRIVING: usize = 16;
+const MAX_RECEIVING: usize = 16;
 
 /// Accepts links until the guest exits.
 pub(crate) async fn accept(guest: Rc<Guest>, listener: UnixListener) {
-    let ungreeted = Arc::new(Semaphore::new(MAX_UNGREETED));
+    let pending_handshakes = Arc::new(Semaphore::new(MAX_PENDING_HANDSHAKES));
     loop {
-        let Ok(permit) = Arc::clone(&ungreeted).acquire_owned().await else { return };
+        let Ok(permit) = Arc::clone(&pending_handshakes).acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) => {
                 spawn_local(serve_link(Rc::clone(&guest), Link::start(stream, Side::Guest), permit));
@@ -47,28 +47,28 @@ async fn serve_link(
     (link, mut streams): (Link, IncomingStreams),
     permit: OwnedSemaphorePermit,
 ) {
-    if !matches!(timeout(GREETING_PATIENCE, greet(&guest, &mut streams)).await, Ok(true)) {
+    if !matches!(timeout(HANDSHAKE_TIMEOUT, handshake(&guest, &mut streams)).await, Ok(true)) {
         // Let the other side read the reason and disconnect. If this side closed immediately, the other side's next
         // write would fail before it has read the reply.
-        let _ = timeout(FAREWELL_PATIENCE, link.closed()).await;
+        let _ = timeout(REJECTED_LINK_TIMEOUT, link.closed()).await;
         link.close();
         return;
     }
     drop(permit);
-    guest.asked.notify_one();
+    guest.request_served.notify_one();
     if let Some(older) = guest.newest_link.send_replace(Some(link.clone())) {
         older.close();
     }
-    let arriving = Arc::new(Semaphore::new(MAX_ARRIVING));
+    let receiving = Arc::new(Semaphore::new(MAX_RECEIVING));
     loop {
-        let Ok(permit) = Arc::clone(&arriving).acquire_owned().await else { return };
+        let Ok(permit) = Arc::clone(&receiving).acquire_owned().await else { return };
         let Some(stream) = streams.next().await else { break };
         spawn_local(serve_stream(Rc::clone(&guest), stream, permit));
     }
 }
 
 /// Serves the first stream, which must start with a handshake. Returns whether both sides have a version in common.
-async fn greet(guest: &Guest, streams: &mut IncomingStreams) -> bool {
+async fn handshake(guest: &Guest, streams: &mut IncomingStreams) -> bool {
     let Some(mut stream) = streams.next().await else { return false };
     let Ok(Request::Hello(hello)) = stream.receive_message::<Request>().await else {
         let message = "a link starts with a greeting".to_owned();
@@ -76,8 +76,9 @@ async fn greet(guest: &Guest, streams: &mut IncomingStreams) -> bool {
         let _ = stream.close().await;
         return false;
     };
-    let is_understood = settle(hello.newest_version, hello.oldest_version, VERSION, OLDEST_VERSION).is_some();
-    send_reply(&mut stream, &welcome(guest)).await.is_ok() && is_understood
+    let has_common_version =
+        negotiate(hello.newest_version, hello.oldest_version, VERSION, OLDEST_VERSION).is_some();
+    send_reply(&mut stream, &welcome(guest)).await.is_ok() && has_common_version
 }
 
 fn welcome(guest: &Guest) -> Reply {
@@ -90,7 +91,7 @@ fn welcome(guest: &Guest) -> Reply {
 }
 
 async fn serve_stream(guest: Rc<Guest>, mut stream: MessageStream, permit: OwnedSemaphorePermit) {
-    let Ok(request) = timeout(GREETING_PATIENCE, stream.receive_message::<Request>()).await else { return };
+    let Ok(request) = timeout(HANDSHAKE_TIMEOUT, stream.receive_message::<Request>()).await else { return };
     drop(permit);
     match request {
         Ok(request) => {
@@ -103,7 +104,7 @@ async fn serve_stream(guest: Rc<Guest>, mut stream: MessageStream, permit: Owned
         }
         Err(_) => {}
     }
-    guest.asked.notify_one();
+    guest.request_served.notify_one();
 }
 
 /// The call key of a request, if it has one.
@@ -118,7 +119,7 @@ fn key_of(request: &Request) -> Option<&CallKey> {
         | Request::Resize { key, .. }
         | Request::Forget { key } => Some(key),
         Request::File { key, .. } => key.as_ref(),
-        Request::Desktop { order: DesktopOrder::Act { key, .. }, .. } => key.as_ref(),
+        Request::Desktop { order: DesktopRequest::Act { key, .. }, .. } => key.as_ref(),
         _ => None,
     }
 }
@@ -137,7 +138,9 @@ async fn dispatch(
         Request::Ping => Reply::Done,
         Request::Stats => Reply::Stats(guest.stats()),
         // Do not reveal the host's ports. Without namespaces, there are no others.
-        Request::Ports if guest.resources.spawner.shelter.is_some() => Reply::Ports { ports: Vec::new() },
+        Request::Ports if guest.resources.spawner.landlock_only.is_some() => {
+            Reply::Ports { ports: Vec::new() }
+        }
         Request::Ports => Reply::Ports { ports: ports::listening() },
         Request::Exec { exec, follow } => return requests::exec(guest, stream, exec, follow).await,
         Request::Follow { key, from_sequence, follow } => {
@@ -157,14 +160,14 @@ async fn dispatch(
             return files::stream::upload(&guest.resources.files, stream, path, mode).await;
         }
         Request::Pack { path, exclude, max_file_bytes } => {
-            let order = PackOrder { path, exclude, max_file_bytes };
+            let order = PackRequest { path, exclude, max_file_bytes };
             return requests::pack(guest, stream, order).await;
         }
         Request::Unpack { path } => return files::stream::unpack(&guest.resources.files, stream, path).await,
         Request::Watch { path } => return files::watch::watch(&guest.resources.files, stream, path).await,
         Request::Kernels => guest.kernels.list(),
         Request::Kernel { name, action } => guest.kernels.act(&name, action).await,
-        Request::Connect { .. } if guest.resources.spawner.shelter.is_some() => {
+        Request::Connect { .. } if guest.resources.spawner.landlock_only.is_some() => {
             let message = "this sandbox has no namespaces, so nothing can listen on a port in it".to_owned();
             Reply::Refused { message }
         }

@@ -15,8 +15,8 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::Pid;
 use tokio::io::unix::AsyncFd;
 
-use crate::fence::Forker;
-use crate::shelter::Shelter;
+use crate::forker::Forker;
+use crate::landlock_only::LandlockOnly;
 use crate::sys::{self, Agent, ChildPlan, REPORT_BYTES, Stage, StartFailure, Terminal};
 use crate::terminal;
 
@@ -26,18 +26,18 @@ const OUTPUT_PIPE_BYTES: usize = 256 * 1024;
 const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
 /// A file descriptor registered with the event loop.
-pub(crate) type Watched = Rc<AsyncFd<OwnedFd>>;
+pub(crate) type PolledFd = Rc<AsyncFd<OwnedFd>>;
 
 /// A forked process. `report` tells whether its program has started.
 pub(crate) struct Spawned {
     /// Process ID, process group and session at once.
     pub(crate) pid: Pid,
     /// The writer for standard input. If the process has a terminal, this is the terminal's master side.
-    pub(crate) input: Option<Watched>,
+    pub(crate) input: Option<PolledFd>,
     /// The readers for its output.
-    pub(crate) outputs: Vec<(OutputStream, Watched)>,
+    pub(crate) outputs: Vec<(OutputStream, PolledFd)>,
     /// The master side of its terminal.
-    pub(crate) terminal: Option<Watched>,
+    pub(crate) terminal: Option<PolledFd>,
     /// Closes when the program runs. Otherwise it carries the failure; see [`explain`].
     pub(crate) report: AsyncFd<OwnedFd>,
 }
@@ -52,7 +52,7 @@ pub(crate) struct Spawner {
     /// `/dev/null`, with a descriptor above 2.
     pub(crate) null: OwnedFd,
     /// Set if the sandbox has no namespaces. Paths are then translated.
-    pub(crate) shelter: Option<Shelter>,
+    pub(crate) landlock_only: Option<LandlockOnly>,
 }
 
 impl Spawner {
@@ -63,10 +63,12 @@ impl Spawner {
     }
 
     fn plan(&self, exec: &Exec) -> Result<ChildPlan, String> {
-        let told = exec.directory.as_deref().unwrap_or(&self.directory);
-        let (directory, variables) = match &self.shelter {
-            Some(shelter) => (&*shelter.translate(told), &shelter.translate_variables(&exec.environment)),
-            None => (told, &exec.environment),
+        let requested = exec.directory.as_deref().unwrap_or(&self.directory);
+        let (directory, variables) = match &self.landlock_only {
+            Some(landlock_only) => {
+                (&*landlock_only.translate(requested), &landlock_only.translate_variables(&exec.environment))
+            }
+            None => (requested, &exec.environment),
         };
         if !directory.starts_with('/') {
             return Err(format!("the working directory `{directory}` is not absolute"));
@@ -91,10 +93,10 @@ impl Spawner {
 
     fn spawn_plan(&self, exec: &Exec, plan: ChildPlan) -> io::Result<Spawned> {
         let (report, report_writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        let report = sys::watched(report)?;
+        let report = sys::register(report)?;
         if let Some(size) = exec.terminal {
             let (master, slave) = terminal::open(size, self.agent)?;
-            let master = Rc::new(sys::watched(master)?);
+            let master = Rc::new(sys::register(master)?);
             let pid = self.forker.fork(plan, [slave.as_raw_fd(); 3], report_writer.as_raw_fd())?;
             return Ok(Spawned {
                 pid,
@@ -116,18 +118,18 @@ impl Spawner {
 }
 
 /// Creates a pipe with a nonblocking reading end for the guest and an ordinary writing end for the process.
-fn output_pipe() -> io::Result<(Watched, OwnedFd)> {
+fn output_pipe() -> io::Result<(PolledFd, OwnedFd)> {
     let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
     // Fails if the user has too many pages in pipes. The pipe then keeps its default size.
     let _ = rustix::pipe::fcntl_setpipe_size(&reader, OUTPUT_PIPE_BYTES);
     rustix::io::ioctl_fionbio(&reader, true)?;
-    Ok((Rc::new(sys::watched(reader)?), writer))
+    Ok((Rc::new(sys::register(reader)?), writer))
 }
 
-fn input_pipe() -> io::Result<(OwnedFd, Watched)> {
+fn input_pipe() -> io::Result<(OwnedFd, PolledFd)> {
     let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
     rustix::io::ioctl_fionbio(&writer, true)?;
-    Ok((reader, Rc::new(sys::watched(writer)?)))
+    Ok((reader, Rc::new(sys::register(writer)?)))
 }
 
 /// Small images lack bash.

@@ -15,10 +15,10 @@ use tokio::task::{LocalSet, spawn_local};
 use crate::arguments::{Egress, LinkAccess, Listen, Serve, State};
 use crate::desktop::Desktop;
 use crate::error::GuestError;
-use crate::fence::Forker;
 use crate::files::Files;
 use crate::files::resolve::Workspace;
 use crate::files::worker::Workers;
+use crate::forker::Forker;
 use crate::guest::Guest;
 use crate::journal::Journal;
 use crate::kernels::Kernels;
@@ -27,7 +27,7 @@ use crate::resources::Resources;
 use crate::services::Services;
 use crate::spawn::Spawner;
 use crate::sys;
-use crate::{connections, egress, home, kernels, quiet, serve};
+use crate::{connect_redirect, egress, home, idle_memory, kernels, serve};
 
 /// Runs the guest until the process is killed.
 pub(crate) fn serve(options: Serve) -> Result<(), GuestError> {
@@ -41,22 +41,23 @@ pub(crate) fn serve(options: Serve) -> Result<(), GuestError> {
         sys::clear_groups();
     }
     let journal = Journal::open(&state)?;
-    private(&state, options.link_access)?;
+    restrict_access(&state, options.link_access)?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
     // Block these signals before threads start, so that no thread receives them.
     let signals = sys::child_signals().map_err(GuestError::io("listening for ended children"))?;
     let workspace = Arc::new(Workspace::open(&options.workspace)?);
     if let Some(home) = &options.home {
-        home::make_ready(home, agent);
+        home::create_folders(home, agent);
     }
     let workers = Workers::start(agent)?;
-    let (forker, questions) = match &options.shelter {
-        Some(shelter) => Forker::sheltered(shelter).map(|(forker, questions)| (forker, Some(questions)))?,
-        None if agent.is_some() => (Forker::Here, None),
-        None => (Forker::fenced()?, None),
+    let (forker, notifications) = match &options.landlock_only {
+        Some(landlock_only) => Forker::landlock_only_forker(landlock_only)
+            .map(|(forker, notifications)| (forker, Some(notifications)))?,
+        None if agent.is_some() => (Forker::OnCallingThread, None),
+        None => (Forker::start_fork_thread()?, None),
     };
     let directory = options.workspace.to_string_lossy().into_owned();
-    let spawner = Spawner { agent, forker, directory, null, shelter: options.shelter };
+    let spawner = Spawner { agent, forker, directory, null, landlock_only: options.landlock_only };
     let files = Files { workspace, workers };
     let resources = Rc::new(Resources { journal, spawner, reaper: Reaper::default(), files });
     let services = Rc::new(Services::new(Rc::clone(&resources)));
@@ -67,53 +68,54 @@ pub(crate) fn serve(options: Serve) -> Result<(), GuestError> {
         resources,
         services,
         newest_link: watch::Sender::new(None),
-        asked: Notify::new(),
+        request_served: Notify::new(),
         egress_connections: Cell::new(0),
     });
-    let entrance = options.egress.map(open_entrance).transpose()?;
+    let entrance = options.egress.map(open_egress_listener).transpose()?;
     // Listen last: a client that connects finds everything ready.
     let listener = listen(options.listen, options.link_access)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(GuestError::io("starting the event loop"))?;
-    LocalSet::new().block_on(&runtime, run(guest, listener, signals, Outward { entrance, questions }))
+    LocalSet::new()
+        .block_on(&runtime, run(guest, listener, signals, EgressSources { entrance, notifications }))
 }
 
 /// The sources of outgoing connections.
-struct Outward {
+struct EgressSources {
     /// The listener of the egress proxy port.
     entrance: Option<std::net::TcpListener>,
     /// The seccomp listener for `connect` calls.
-    questions: Option<OwnedFd>,
+    notifications: Option<OwnedFd>,
 }
 
 async fn run(
     guest: Rc<Guest>,
     listener: std::os::unix::net::UnixListener,
     signals: OwnedFd,
-    outward: Outward,
+    egress_sources: EgressSources,
 ) -> Result<(), GuestError> {
-    let signals = sys::watched(signals).map_err(GuestError::io("listening for ended children"))?;
+    let signals = sys::register(signals).map_err(GuestError::io("listening for ended children"))?;
     let listener = UnixListener::from_std(listener).map_err(GuestError::io("listening for links"))?;
-    if let Some(entrance) = outward.entrance {
+    if let Some(entrance) = egress_sources.entrance {
         let port = entrance.local_addr().map_err(GuestError::io("asking for the entrance's port"))?.port();
-        if let Some(questions) = outward.questions {
-            let questions =
-                sys::watched(questions).map_err(GuestError::io("listening for questions of the kernel"))?;
-            spawn_local(connections::answer(questions, port));
+        if let Some(notifications) = egress_sources.notifications {
+            let notifications = sys::register(notifications)
+                .map_err(GuestError::io("listening for questions of the kernel"))?;
+            spawn_local(connect_redirect::answer(notifications, port));
         }
         let entrance =
             TcpListener::from_std(entrance).map_err(GuestError::io("listening for outgoing connections"))?;
         spawn_local(egress::accept(Rc::clone(&guest), entrance));
     }
     // Without namespaces, the name of the abstract socket would be visible on the whole host.
-    if guest.resources.spawner.shelter.is_none()
-        && let Ok(door) = kernels::door::open()
+    if guest.resources.spawner.landlock_only.is_none()
+        && let Ok(provisioner) = kernels::provisioner::open()
     {
-        spawn_local(kernels::door::answer(Rc::clone(&guest.kernels), door));
+        spawn_local(kernels::provisioner::answer(Rc::clone(&guest.kernels), provisioner));
     }
-    spawn_local(quiet::watch(Rc::clone(&guest)));
+    spawn_local(idle_memory::watch(Rc::clone(&guest)));
     let reaper = guest.resources.reaper.clone();
     tokio::join!(reaper.run(signals), serve::accept(guest, listener));
     Ok(())
@@ -162,7 +164,7 @@ fn fill_standard_descriptors() -> Result<OwnedFd, GuestError> {
     }
 }
 
-fn open_entrance(egress: Egress) -> Result<std::net::TcpListener, GuestError> {
+fn open_egress_listener(egress: Egress) -> Result<std::net::TcpListener, GuestError> {
     let (bound, place) = match egress {
         Egress::Port(port) => {
             (std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, port)), format!("port {port}"))
@@ -206,7 +208,7 @@ fn bind(path: &Path, access: LinkAccess) -> std::io::Result<std::os::unix::net::
 }
 
 /// Denies other users access to the state directory.
-fn private(state: &Path, access: LinkAccess) -> Result<(), GuestError> {
+fn restrict_access(state: &Path, access: LinkAccess) -> Result<(), GuestError> {
     let doing = || format!("closing {} to others", state.display());
     let found = std::fs::metadata(state).map_err(GuestError::io(doing()))?.permissions().mode();
     // The group may keep the execute permission, which leads to the socket, but must not list or write the directory.

@@ -142,7 +142,7 @@ fn child(prepared: &Prepared<'_>) -> ! {
 
 fn become_program(prepared: &Prepared<'_>) -> Result<std::convert::Infallible, (u8, i32)> {
     descriptors(prepared).map_err(|errno| (1, errno))?;
-    defaults();
+    reset_signals_and_oom_score();
     if let Some(agent) = prepared.agent {
         become_agent(agent).map_err(|errno| (1, errno))?;
     }
@@ -187,8 +187,8 @@ fn descriptors(prepared: &Prepared<'_>) -> Result<(), i32> {
 
 /// Resets signal handling to what programs expect, and makes the child a likelier victim of the OOM
 /// killer than the guest.
-fn defaults() {
-    const PREFERRED_VICTIM: &[u8] = b"500";
+fn reset_signals_and_oom_score() {
+    const OOM_SCORE_ADJ: &[u8] = b"500";
     // SAFETY: the signal set and the strings are live, and SIG_DFL installs no handler function.
     unsafe {
         let mut none: libc::sigset_t = std::mem::zeroed();
@@ -197,7 +197,7 @@ fn defaults() {
         libc::sigprocmask(libc::SIG_SETMASK, &raw const none, ptr::null_mut());
         let file = libc::open(c"/proc/self/oom_score_adj".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
         if file >= 0 {
-            libc::write(file, PREFERRED_VICTIM.as_ptr().cast(), PREFERRED_VICTIM.len());
+            libc::write(file, OOM_SCORE_ADJ.as_ptr().cast(), OOM_SCORE_ADJ.len());
             libc::close(file);
         }
     }
@@ -274,7 +274,7 @@ struct Ruleset {
 
 /// Moves the calling thread, and the processes it forks, into a separate Landlock domain. Processes inside cannot
 /// trace or signal processes outside. Older kernels do not restrict signals.
-pub(crate) fn fence_thread() -> io::Result<()> {
+pub(crate) fn enter_signal_domain() -> io::Result<()> {
     const MAKE_BLOCK_DEVICE: u64 = 1 << 11;
     const MOVE_BETWEEN_DIRECTORIES: u64 = 1 << 13;
     const SIGNALS: u64 = 1 << 1;
@@ -376,7 +376,7 @@ pub(crate) fn child_signals() -> io::Result<OwnedFd> {
 }
 
 /// Registers a descriptor with the event loop.
-pub(crate) fn watched(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+pub(crate) fn register(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: an owned descriptor stays open and unchanged until it is dropped.
     unsafe { AsyncFd::register(fd) }.map_err(|error| error.into_parts().1)
 }

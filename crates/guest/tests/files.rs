@@ -53,7 +53,7 @@ async fn stat(client: &GuestClient, path: &str) -> FileStat {
 }
 
 #[tokio::test]
-async fn what_was_written_can_be_read_in_ranges_and_belongs_to_the_agent() {
+async fn written_file_can_be_read_in_ranges_and_is_owned_by_the_agent() {
     let guest = TestGuest::start();
     let client = guest.client().await;
     assert_eq!(ask(&client, write("a/b/c.txt", "hello wörld")).await, FileReply::Written { size: 12 });
@@ -79,7 +79,7 @@ async fn what_was_written_can_be_read_in_ranges_and_belongs_to_the_agent() {
 }
 
 #[tokio::test]
-async fn bytes_that_are_no_text_come_as_base64() {
+async fn binary_content_is_returned_as_base64() {
     let guest = TestGuest::start();
     let client = guest.client().await;
     guest.put("binary", [0xff, 0xfe, 0x00]);
@@ -94,7 +94,7 @@ async fn bytes_that_are_no_text_come_as_base64() {
 }
 
 #[tokio::test]
-async fn a_replaced_file_keeps_its_mode_and_no_trace_of_the_writing_stays() {
+async fn replaced_file_keeps_its_mode_and_leaves_no_temporary_file() {
     let guest = TestGuest::start();
     let client = guest.client().await;
     guest.put("script", "old");
@@ -113,7 +113,7 @@ async fn a_replaced_file_keeps_its_mode_and_no_trace_of_the_writing_stays() {
 }
 
 #[tokio::test]
-async fn paths_that_lead_out_are_refused_with_advice() {
+async fn paths_outside_the_workspace_are_refused_with_advice() {
     let guest = TestGuest::start();
     let client = guest.client().await;
     symlink("/etc", guest.workspace().join("absolute")).unwrap();
@@ -129,9 +129,9 @@ async fn paths_that_lead_out_are_refused_with_advice() {
         assert_eq!(refused(&client, list("absolute", 1, 10)).await.0, FileErrorCode::OutsideWorkspace);
         assert_eq!(refused(&client, rename("file", path)).await.0, FileErrorCode::OutsideWorkspace);
     }
-    assert_eq!(refused(&client, read("a\0b")).await.0, FileErrorCode::BadPath);
-    assert_eq!(refused(&client, read(&"x/".repeat(4000))).await.0, FileErrorCode::BadPath);
-    assert_eq!(refused(&client, read(&"x".repeat(300))).await.0, FileErrorCode::BadPath);
+    assert_eq!(refused(&client, read("a\0b")).await.0, FileErrorCode::InvalidPath);
+    assert_eq!(refused(&client, read(&"x/".repeat(4000))).await.0, FileErrorCode::InvalidPath);
+    assert_eq!(refused(&client, read(&"x".repeat(300))).await.0, FileErrorCode::InvalidPath);
 }
 
 #[tokio::test]
@@ -152,7 +152,7 @@ async fn links_inside_the_workspace_are_followed_for_reading_and_replaced_by_wri
 }
 
 #[tokio::test]
-async fn an_edit_that_is_not_unique_says_how_often_the_text_is_there() {
+async fn ambiguous_edit_reports_the_number_of_matches() {
     let guest = TestGuest::start();
     let client = guest.client().await;
     guest.put("code", "let a = 1;\nlet a = 1;\n");
@@ -200,7 +200,7 @@ async fn moving_refuses_an_existing_target_and_makes_parents() {
 }
 
 #[tokio::test]
-async fn removing_takes_trees_only_when_told_and_never_follows_links() {
+async fn remove_needs_recursive_for_trees_and_never_follows_links() {
     let guest = TestGuest::start();
     let client = guest.client().await;
     guest.put("kept", "kept");
@@ -245,7 +245,7 @@ async fn a_pipe_does_not_block_the_guest() {
 }
 
 #[tokio::test]
-async fn what_is_no_file_and_links_that_lead_to_themselves_are_refused_by_name() {
+async fn sockets_link_loops_and_overlong_names_have_distinct_errors() {
     let guest = TestGuest::start();
     let client = guest.client().await;
     let _listener = std::os::unix::net::UnixListener::bind(guest.workspace().join("socket")).unwrap();
@@ -256,13 +256,13 @@ async fn what_is_no_file_and_links_that_lead_to_themselves_are_refused_by_name()
     }
     let long = "n".repeat(256);
     for refusal in [refused(&client, write(&long, "x")).await, refused(&client, read(&long)).await] {
-        assert_eq!(refusal.0, FileErrorCode::BadPath);
+        assert_eq!(refusal.0, FileErrorCode::InvalidPath);
         assert!(refusal.1.contains("at most 255 bytes"), "{}", refusal.1);
     }
 }
 
 #[tokio::test]
-async fn an_operation_with_a_key_is_done_once() {
+async fn operation_with_a_key_runs_once() {
     let guest = TestGuest::start();
     let client = guest.client().await;
     assert_eq!(client.call_status(key("write")).await.unwrap(), CallStatus::Unknown);
@@ -292,7 +292,7 @@ async fn an_operation_with_a_key_is_done_once() {
 }
 
 #[tokio::test]
-async fn files_of_others_are_denied() {
+async fn files_of_other_users_are_denied() {
     assert!(is_root(), "run this test as root: it needs two users");
     let guest = TestGuest::start();
     let client = guest.client().await;
@@ -303,7 +303,7 @@ async fn files_of_others_are_denied() {
 }
 
 #[tokio::test]
-async fn swapping_links_in_a_loop_never_leads_out() {
+async fn swapping_links_concurrently_never_escapes_the_workspace() {
     let guest = TestGuest::start();
     let client = guest.client().await;
     let outside = tempfile::tempdir().unwrap();

@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 #[tokio::test]
-async fn the_newest_link_wins_and_calls_go_on() {
+async fn newest_link_replaces_the_older_and_calls_continue() {
     let guest = TestGuest::start();
     let (first, welcome, _) = guest.connect().await;
     assert_eq!(welcome.boot_id.len(), 32);
@@ -34,7 +34,7 @@ async fn the_newest_link_wins_and_calls_go_on() {
 }
 
 #[tokio::test]
-async fn a_link_that_does_not_greet_is_closed_and_does_not_push_out_another() {
+async fn link_without_handshake_is_closed_and_replaces_no_other() {
     let guest = TestGuest::start();
     let client = guest.client().await;
     let (rude, _incoming) = Link::start(guest.dial().await, Side::Host);
@@ -62,7 +62,7 @@ async fn garbage_ends_only_its_own_link() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_not_understood_is_refused_on_its_stream_alone() {
+async fn unknown_request_is_refused_only_on_its_stream() {
     let guest = TestGuest::start();
     let client = guest.client().await;
     let mut stream = client.link().open().await.unwrap();
@@ -114,13 +114,13 @@ async fn a_port_that_listens_on_ipv6_alone_is_found() {
 }
 
 #[tokio::test]
-async fn outgoing_connections_become_streams_on_the_newest_link_and_wait_for_one() {
-    let entrance = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = entrance.local_addr().unwrap().port();
+async fn outgoing_connections_wait_for_a_link_and_use_the_newest() {
+    let egress_listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = egress_listener.local_addr().unwrap().port();
     // The guest inherits the listener: a port that is free now may be taken by another process a moment later.
-    rustix::io::fcntl_setfd(&entrance, rustix::io::FdFlags::empty()).unwrap();
-    let guest = TestGuest::start_with(&["--egress-fd", &entrance.as_raw_fd().to_string()]);
-    drop(entrance);
+    rustix::io::fcntl_setfd(&egress_listener, rustix::io::FdFlags::empty()).unwrap();
+    let guest = TestGuest::start_with(&["--egress-fd", &egress_listener.as_raw_fd().to_string()]);
+    drop(egress_listener);
     drop(guest.dial().await);
     // There is no link yet, so this connection waits.
     let mut early = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
@@ -175,7 +175,7 @@ async fn a_link_can_be_relayed_over_standard_input_and_output() {
 }
 
 #[tokio::test]
-async fn figures_are_told() {
+async fn stats_are_reported() {
     let guest = TestGuest::start();
     let client = guest.client().await;
     let stats = client.stats().await.unwrap();

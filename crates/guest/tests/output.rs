@@ -12,7 +12,7 @@ use support::*;
 const HEAD: usize = 8 * 1024 * 1024;
 
 #[tokio::test]
-async fn of_a_long_output_the_first_and_last_8_mib_are_kept_and_the_guest_stays_small() {
+async fn long_output_keeps_first_and_last_8_mib_with_bounded_memory() {
     let guest = TestGuest::start();
     let client = guest.client().await;
     let total: u64 = 200 * 1024 * 1024;
@@ -63,7 +63,7 @@ async fn a_live_follower_gets_everything_that_it_can_keep_up_with() {
 const MUCH: &str = "seq 4000000";
 
 #[tokio::test]
-async fn a_process_waits_for_a_paced_follower_and_nothing_is_left_out() {
+async fn process_waits_for_a_paced_follower_without_gaps() {
     let guest = TestGuest::start();
     let client = guest.client().await;
     let mut follower = client.exec(shell("paced", MUCH), Follow::Paced).await.unwrap();
@@ -97,7 +97,7 @@ async fn a_process_that_prints_byte_by_byte_waits_too() {
 }
 
 #[tokio::test]
-async fn a_paced_follower_that_reads_nothing_holds_the_process_until_it_goes() {
+async fn idle_paced_follower_blocks_the_process_until_it_disconnects() {
     let guest = TestGuest::start();
     let client = guest.client().await;
     let follower = client.exec(shell("held", &format!("{MUCH}; echo over")), Follow::Paced).await.unwrap();
@@ -122,7 +122,7 @@ async fn a_paced_follower_that_reads_nothing_holds_the_process_until_it_goes() {
 }
 
 #[tokio::test]
-async fn a_follower_goes_on_after_a_broken_link_without_gap_or_repeat() {
+async fn follower_resumes_after_a_broken_link_without_gap_or_repeat() {
     let guest = TestGuest::start();
     let mut call =
         shell("resumed", "for i in $(seq 200); do echo line $i; sleep 0.002; done; read line; echo end");
@@ -153,7 +153,7 @@ async fn all_of(client: &GuestClient, name: &str) -> String {
 }
 
 #[tokio::test]
-async fn while_output_is_held_back_the_count_is_told() {
+async fn progress_is_reported_while_output_is_withheld() {
     let guest = TestGuest::start();
     let client = guest.client().await;
     let mut call = shell("held", "head -c 9000000 /dev/zero; read line");

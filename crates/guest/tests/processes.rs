@@ -65,7 +65,7 @@ async fn the_exit_code_and_both_streams_come_back() {
 }
 
 #[tokio::test]
-async fn what_cannot_start_says_why() {
+async fn start_failure_is_explained() {
     let guest = TestGuest::start();
     let client = guest.client().await;
     let mut no_directory = shell("no-directory", "true");
@@ -100,7 +100,7 @@ async fn the_same_key_never_runs_twice() {
 }
 
 #[tokio::test]
-async fn status_tells_unknown_running_and_ended() {
+async fn status_distinguishes_unknown_running_and_ended() {
     let guest = TestGuest::start();
     let client = guest.client().await;
     assert_eq!(client.call_status(key("status")).await.unwrap(), CallStatus::Unknown);
@@ -119,7 +119,7 @@ async fn status_tells_unknown_running_and_ended() {
 }
 
 #[tokio::test]
-async fn input_is_given_typed_and_closed() {
+async fn stdin_can_be_preset_streamed_and_closed() {
     let guest = TestGuest::start();
     let client = guest.client().await;
     let mut given = shell("given", "cat");
@@ -143,7 +143,7 @@ async fn input_is_given_typed_and_closed() {
 }
 
 #[tokio::test]
-async fn a_process_that_does_not_read_its_input_does_not_hold_up_the_end() {
+async fn unread_stdin_does_not_delay_the_end_of_a_call() {
     let guest = TestGuest::start();
     let client = guest.client().await;
     let mut call = shell("deaf", "exec 0<&-; echo done");
@@ -231,7 +231,7 @@ async fn signals_reach_the_group_and_wrong_ones_are_refused() {
 }
 
 #[tokio::test]
-async fn a_background_process_neither_holds_up_the_call_nor_ends_with_it() {
+async fn background_process_neither_delays_the_call_nor_ends_with_it() {
     let guest = TestGuest::start();
     let client = guest.client().await;
     // The background process continues to print to the call's output after the end of the call.
@@ -246,7 +246,7 @@ async fn a_background_process_neither_holds_up_the_call_nor_ends_with_it() {
 }
 
 #[tokio::test]
-async fn a_background_process_that_prints_without_end_does_not_hold_up_the_call() {
+async fn endless_background_output_does_not_delay_the_call() {
     let guest = TestGuest::start();
     let client = guest.client().await;
     let (_, outcome) = run(&client, shell("flood", "yes & echo $! > pid; sleep 0.1")).await;

@@ -99,7 +99,7 @@ fn refusal(error: ProtocolError) -> String {
 }
 
 #[tokio::test]
-async fn users_who_come_at_once_share_one_start_and_each_has_a_connection() {
+async fn concurrent_users_share_one_start() {
     let guest = TestGuest::start();
     let client = guest.client().await;
     let spec = echo(&guest, "echo");
@@ -118,7 +118,7 @@ async fn users_who_come_at_once_share_one_start_and_each_has_a_connection() {
 }
 
 #[tokio::test]
-async fn a_program_that_the_image_lacks_is_named_and_nothing_is_started() {
+async fn missing_service_program_is_reported_without_a_start() {
     let guest = TestGuest::start();
     let client = guest.client().await;
     let spec = service("desktop", &["no-such-server", "-x"], Readiness::Started);
@@ -132,7 +132,7 @@ async fn a_program_that_the_image_lacks_is_named_and_nothing_is_started() {
 }
 
 #[tokio::test]
-async fn a_start_that_fails_says_what_was_printed_last() {
+async fn failed_start_reports_the_last_output() {
     let guest = TestGuest::start();
     let client = guest.client().await;
     let program = ["sh", "-c", "echo one; echo cannot open display >&2; exit 7"];
@@ -160,7 +160,7 @@ async fn a_service_that_prints_its_readiness_is_waited_for() {
 }
 
 #[tokio::test]
-async fn a_service_that_nobody_uses_is_stopped_and_the_next_user_starts_it_again() {
+async fn idle_service_stops_and_restarts_on_next_use() {
     let guest = TestGuest::start();
     let client = guest.client().await;
     let mut spec = echo(&guest, "echo");
@@ -175,7 +175,7 @@ async fn a_service_that_nobody_uses_is_stopped_and_the_next_user_starts_it_again
 }
 
 #[tokio::test]
-async fn a_service_that_crashes_while_in_use_is_started_again_and_what_it_requires_goes_on() {
+async fn crashed_service_restarts_and_its_requirements_keep_running() {
     let guest = TestGuest::start();
     let client = guest.client().await;
     let below = echo(&guest, "below");
@@ -209,7 +209,7 @@ async fn a_crash_ends_the_connection_and_the_next_one_finds_a_new_process() {
 }
 
 #[tokio::test]
-async fn a_service_is_stopped_and_restarted_on_order() {
+async fn service_can_be_stopped_and_restarted() {
     let guest = TestGuest::start();
     let client = guest.client().await;
     let spec = echo(&guest, "echo");

@@ -59,7 +59,7 @@ async fn a_file_is_downloaded_whole_and_in_part() {
 }
 
 #[tokio::test]
-async fn an_upload_appears_as_a_whole_or_not_at_all() {
+async fn upload_appears_complete_or_not_at_all() {
     let guest = TestGuest::start();
     let client = guest.client().await;
     let mut upload = client.upload("new/file".to_owned(), Some(0o600)).await.unwrap();
@@ -134,7 +134,7 @@ async fn a_tree_survives_packing_and_unpacking() {
 
 /// The host keeps every name in memory, so a job must not control how much that is.
 #[tokio::test]
-async fn what_lies_deeper_than_a_path_can_say_is_left_out_and_told_in_short() {
+async fn entries_beyond_the_path_limit_are_left_out_and_reported_shortened() {
     let guest = TestGuest::start();
     let client = guest.client().await;
     let name = "n".repeat(250);
@@ -159,7 +159,7 @@ async fn what_lies_deeper_than_a_path_can_say_is_left_out_and_told_in_short() {
 }
 
 #[tokio::test]
-async fn packing_leaves_out_what_is_excluded_and_refuses_what_is_not_there() {
+async fn packing_skips_excluded_paths_and_refuses_missing_directories() {
     let guest = TestGuest::start();
     let client = guest.client().await;
     run_shell(&client, "make", "mkdir -p src/target target targets; touch src/target/a target/b targets/c")
@@ -251,7 +251,7 @@ async fn hostile_archives_are_refused() {
 }
 
 #[tokio::test]
-async fn links_come_back_as_they_were_and_nothing_is_written_through_them() {
+async fn unpacked_symlinks_are_kept_but_never_written_through() {
     let guest = TestGuest::start();
     let client = guest.client().await;
     for target in ["/usr/bin/python3", "../../x", "/tmp"] {

@@ -6,10 +6,10 @@ use std::process::{Command, Stdio};
 
 use rustix::process::geteuid;
 
-use crate::access::HostAccess;
+use crate::build_root::{self, require_program, with_all_ids};
 use crate::error::ImageError;
-use crate::inside::{self, need_program, with_all_ids};
 use crate::recipe::SUITE;
+use crate::registry_access::RegistryAccess;
 
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 /// What the next stage needs to reach its mirrors and to verify them.
@@ -24,7 +24,11 @@ pub(crate) struct Bootstrap {
 
 impl Bootstrap {
     /// Prepares the command that installs a minimal Debian into a directory that does not exist yet.
-    pub(crate) fn new(target: &Path, access: &HostAccess, access_folder: &Path) -> Result<Self, ImageError> {
+    pub(crate) fn new(
+        target: &Path,
+        access: &RegistryAccess,
+        access_folder: &Path,
+    ) -> Result<Self, ImageError> {
         if !Path::new(KEYRING).exists() {
             return Err(ImageError::ProgramMissing {
                 program: KEYRING.to_owned(),
@@ -33,7 +37,7 @@ impl Bootstrap {
             });
         }
         let mirror = access.mirrors().main;
-        let program = need_program("mmdebstrap", "makes a root file system of Debian", "mmdebstrap")?;
+        let program = require_program("mmdebstrap", "makes a root file system of Debian", "mmdebstrap")?;
         let mut command = Command::new(program);
         command.args([
             "--variant=minbase",
@@ -66,7 +70,7 @@ impl Bootstrap {
             "--file",
         ]);
         command.arg(archive).arg("--directory").arg(target);
-        inside::run(command, "unpacking", archive)?;
+        build_root::run(command, "unpacking", archive)?;
         fs::remove_file(archive).map_err(ImageError::at("removing", archive))
     }
 }

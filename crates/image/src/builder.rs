@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 
-use crate::access::HostAccess;
 use crate::bootstrap::Bootstrap;
+use crate::build_root::{self, BuildRoot, copy_tree, remove_tree};
 use crate::error::ImageError;
-use crate::inside::{self, Entrance, copy_tree, remove_tree};
-use crate::progress::{BuildEvent, Reader};
+use crate::progress::{BuildEvent, ProgressParser};
 use crate::recipe::Recipe;
+use crate::registry_access::RegistryAccess;
 use crate::stage::Stage;
 use crate::store::{ImageName, ImageStore, StoredImage, describe};
 
@@ -32,7 +32,7 @@ pub struct BuildOptions {
     pub recipe: Recipe,
     /// The image to build on, instead of a minimal Debian.
     pub base: Option<ImageName>,
-    pub access: HostAccess,
+    pub access: RegistryAccess,
     /// A folder that keeps downloaded Debian packages for the next build; without it they are removed when the build
     /// has succeeded.
     pub archives: Option<PathBuf>,
@@ -44,7 +44,7 @@ pub struct BuildOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reuse {
     /// Keep everything that matches the recipe.
-    WhatFits,
+    Matching,
     /// Rebuild everything.
     Nothing,
 }
@@ -78,15 +78,15 @@ struct State {
 pub fn build(
     store: &ImageStore,
     options: &BuildOptions,
-    tell: &mut dyn FnMut(BuildEvent),
+    on_event: &mut dyn FnMut(BuildEvent),
 ) -> Result<BuildReport, ImageError> {
     let base = options.base.as_ref().map(|name| store.get(name)).transpose()?;
-    let keys = options.recipe.stage_keys(&identity_of(base.as_ref()));
+    let keys = options.recipe.stage_keys(&base_identity(base.as_ref()));
     let recipe = keys.last().map(|(_, key)| key.clone()).unwrap_or_default();
     let there = store.find(&options.name);
     let record = there.as_ref().and_then(|image| image.record.as_ref());
     if let Some(record) = record.filter(|record| record.recipe.as_ref() == Some(&recipe))
-        && options.reuse == Reuse::WhatFits
+        && options.reuse == Reuse::Matching
     {
         let bytes = record.bytes;
         let name = options.name.clone();
@@ -94,11 +94,11 @@ pub fn build(
     }
     let (folder, _lock) = store.work_folder(&options.name)?;
     let mut work = Work::open(folder, options, keys, base)?;
-    work.begin(there.as_ref(), tell)?;
-    work.run_stages(tell)?;
-    work.flatten()?;
+    work.begin(there.as_ref(), on_event)?;
+    work.run_stages(on_event)?;
+    work.chown_to_user()?;
     let root = work.root();
-    let packages = inside::read_in_root(&root, "usr/share/caisson/packages.txt").unwrap_or_default();
+    let packages = build_root::read_in_root(&root, "usr/share/caisson/packages.txt").unwrap_or_default();
     let mut record = describe(&root, "recipe".to_owned())?;
     record.recipe = Some(recipe.clone());
     record.stages.clone_from(&work.keys);
@@ -117,7 +117,7 @@ pub fn build(
 }
 
 /// Changes whenever the base image changes.
-fn identity_of(base: Option<&StoredImage>) -> String {
+fn base_identity(base: Option<&StoredImage>) -> String {
     let Some(base) = base else { return String::new() };
     let made = base.record.as_ref().map(|record| record.made_at.as_str()).unwrap_or_default();
     format!("{} {made}", base.name)
@@ -161,15 +161,17 @@ impl<'a> Work<'a> {
     fn begin(
         &mut self,
         there: Option<&StoredImage>,
-        tell: &mut dyn FnMut(BuildEvent),
+        on_event: &mut dyn FnMut(BuildEvent),
     ) -> Result<(), ImageError> {
-        let reuse = self.options.reuse == Reuse::WhatFits;
+        let reuse = self.options.reuse == Reuse::Matching;
         if !(reuse && self.root().is_dir() && is_clean(&self.keys, &self.state.begun)) {
             remove_tree(&self.root())?;
             self.state = State::default();
-            if reuse && let Some((image, done)) = there.and_then(|image| Some((image, self.kept_of(image)?)))
+            if reuse
+                && let Some((image, done)) =
+                    there.and_then(|image| Some((image, self.reusable_stages_of(image)?)))
             {
-                tell(BuildEvent::Note { text: format!("on the image `{}` that is there", image.name) });
+                on_event(BuildEvent::Note { text: format!("on the image `{}` that is there", image.name) });
                 copy_tree(&image.root, &self.root())?;
                 self.state = State { begun: done.clone(), done };
             }
@@ -180,11 +182,11 @@ impl<'a> Work<'a> {
     }
 
     /// The matching stages of a finished image, if all remaining stages can run on top of it.
-    fn kept_of(&self, image: &StoredImage) -> Option<Vec<(Stage, String)>> {
+    fn reusable_stages_of(&self, image: &StoredImage) -> Option<Vec<(Stage, String)>> {
         let stages = &image.record.as_ref()?.stages;
         let kept = self.keys.iter().zip(stages).take_while(|(key, done)| key == done).count();
         let rest = self.keys.get(kept..)?;
-        (kept > 0 && rest.iter().all(|(stage, _)| stage.can_be_redone())).then(|| self.keys[..kept].to_vec())
+        (kept > 0 && rest.iter().all(|(stage, _)| stage.is_repeatable())).then(|| self.keys[..kept].to_vec())
     }
 
     /// The number of finished stages that can be kept.
@@ -192,28 +194,28 @@ impl<'a> Work<'a> {
         self.keys.iter().zip(&self.state.done).take_while(|(key, done)| key == done).count()
     }
 
-    fn run_stages(&mut self, tell: &mut dyn FnMut(BuildEvent)) -> Result<(), ImageError> {
+    fn run_stages(&mut self, on_event: &mut dyn FnMut(BuildEvent)) -> Result<(), ImageError> {
         let kept = self.kept();
         let _ = fs::remove_file(self.log());
         for (index, (stage, key)) in self.keys.clone().into_iter().enumerate() {
             if index < kept {
-                tell(BuildEvent::Cached { stage });
+                on_event(BuildEvent::Cached { stage });
                 continue;
             }
             let started = Instant::now();
-            tell(BuildEvent::Started { stage });
+            on_event(BuildEvent::Started { stage });
             self.state.begun.retain(|(begun, _)| *begun != stage);
             self.state.begun.push((stage, key.clone()));
             self.save()?;
-            if stage == Stage::Base { self.make_base(tell) } else { self.run_inside(stage, tell) }?;
+            if stage == Stage::Base { self.make_base(on_event) } else { self.run_inside(stage, on_event) }?;
             self.state.done.push((stage, key));
             self.save()?;
-            tell(BuildEvent::Done { stage, elapsed: round(started.elapsed()) });
+            on_event(BuildEvent::Done { stage, elapsed: round(started.elapsed()) });
         }
         Ok(())
     }
 
-    fn make_base(&self, tell: &mut dyn FnMut(BuildEvent)) -> Result<(), ImageError> {
+    fn make_base(&self, on_event: &mut dyn FnMut(BuildEvent)) -> Result<(), ImageError> {
         let root = self.root();
         remove_tree(&root)?;
         if let Some(base) = &self.base {
@@ -222,23 +224,24 @@ impl<'a> Work<'a> {
         let partial = self.folder.join("base");
         remove_tree(&partial)?;
         let mut bootstrap = Bootstrap::new(&partial, &self.options.access, &self.folder.join("access"))?;
-        self.run(&mut bootstrap.command, Stage::Base, tell)?;
+        self.run(&mut bootstrap.command, Stage::Base, on_event)?;
         bootstrap.finish(&partial)?;
         fs::rename(&partial, &root).map_err(ImageError::at("moving", &partial))
     }
 
-    fn run_inside(&self, stage: Stage, tell: &mut dyn FnMut(BuildEvent)) -> Result<(), ImageError> {
-        let entrance = Entrance {
+    fn run_inside(&self, stage: Stage, on_event: &mut dyn FnMut(BuildEvent)) -> Result<(), ImageError> {
+        let build_root = BuildRoot {
             root: &self.root(),
             recipe: &self.folder.join("recipe"),
             access: &self.folder.join("access"),
             archives: &self.archives,
         };
-        let mut command = entrance.command(&format!("/run/caisson-build/recipe/stages/{}", stage.name()))?;
+        let mut command =
+            build_root.command(&format!("/run/caisson-build/recipe/stages/{}", stage.name()))?;
         // The child's search path must also find programs on the host; the host uses the same directories.
         command.env_clear().env("PATH", PATH).env("HOME", "/root").env("LANG", "C.UTF-8").env("TERM", "dumb");
         command.envs(&self.variables);
-        self.run(&mut command, stage, tell)
+        self.run(&mut command, stage, on_event)
     }
 
     /// Runs a command, logs its output, and reports progress.
@@ -246,7 +249,7 @@ impl<'a> Work<'a> {
         &self,
         command: &mut Command,
         stage: Stage,
-        tell: &mut dyn FnMut(BuildEvent),
+        on_event: &mut dyn FnMut(BuildEvent),
     ) -> Result<(), ImageError> {
         let path = self.log();
         let mut log = File::options()
@@ -264,7 +267,7 @@ impl<'a> Work<'a> {
         // the child exits.
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let mut tail = std::collections::VecDeque::new();
-        let mut progress = Reader::new(stage);
+        let mut progress = ProgressParser::new(stage);
         let mut lines = BufReader::new(reader);
         let mut bytes = Vec::new();
         while matches!(lines.read_until(b'\n', &mut bytes), Ok(1..)) {
@@ -272,7 +275,7 @@ impl<'a> Work<'a> {
             let line = String::from_utf8_lossy(&bytes).trim_end().to_owned();
             bytes.clear();
             if let Some(event) = progress.take(&line) {
-                tell(event);
+                on_event(event);
             }
             tail.push_back(line);
             if tail.len() > TAIL_LINES {
@@ -294,15 +297,15 @@ impl<'a> Work<'a> {
 
     /// Makes this user the owner of all files, because the sandboxes of an unprivileged user have only one user.
     /// Their launcher gives the home directory to the agent.
-    fn flatten(&self) -> Result<(), ImageError> {
+    fn chown_to_user(&self) -> Result<(), ImageError> {
         if geteuid().is_root() {
             return Ok(());
         }
         let root = self.root();
         for (program, arguments) in [("chown", ["-hR", "0:0"]), ("chmod", ["-R", "u+rwX"])] {
-            let mut command = inside::with_all_ids(program)?;
+            let mut command = build_root::with_all_ids(program)?;
             command.args(arguments).arg("--").arg(&root);
-            inside::run(command, "giving files to this user in", &root)?;
+            build_root::run(command, "giving files to this user in", &root)?;
         }
         Ok(())
     }
@@ -331,7 +334,7 @@ impl Drop for Work<'_> {
 
 /// Whether every stage that was started either matches the recipe or can be repeated.
 fn is_clean(keys: &[(Stage, String)], begun: &[(Stage, String)]) -> bool {
-    begun.iter().all(|entry| keys.contains(entry) || entry.0.can_be_redone())
+    begun.iter().all(|entry| keys.contains(entry) || entry.0.is_repeatable())
 }
 
 fn round(duration: Duration) -> Duration {

@@ -10,14 +10,14 @@ use crate::unpack::{Entry, Kind, Unpacker};
 
 /// What was skipped.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct LeftOut {
+pub(crate) struct Skipped {
     /// Mount points; they are created as empty directories.
     pub(crate) mounts: u64,
     /// The folder of images was skipped.
     pub(crate) has_images: bool,
 }
 
-impl LeftOut {
+impl Skipped {
     /// Warnings for the user.
     pub(crate) fn warnings(self) -> Vec<String> {
         let mut warnings = Vec::new();
@@ -35,10 +35,10 @@ impl LeftOut {
 }
 
 /// Copies a directory with the same rules as for untrusted archives. Hard links become separate files.
-pub(crate) fn copy_directory(source: &Path, images: &Path, unpacker: &mut Unpacker) -> io::Result<LeftOut> {
-    let device = facts_of(source, fs::metadata)?.dev();
-    let images = identity(&facts_of(images, fs::metadata)?);
-    let mut copy = Copy { source, device, images, left_out: LeftOut::default() };
+pub(crate) fn copy_directory(source: &Path, images: &Path, unpacker: &mut Unpacker) -> io::Result<Skipped> {
+    let device = metadata_of(source, fs::metadata)?.dev();
+    let images = identity(&metadata_of(images, fs::metadata)?);
+    let mut copy = Copy { source, device, images, left_out: Skipped::default() };
     copy.descend(Path::new(""), unpacker)?;
     Ok(copy.left_out)
 }
@@ -47,7 +47,7 @@ struct Copy<'a> {
     source: &'a Path,
     device: u64,
     images: (u64, u64),
-    left_out: LeftOut,
+    left_out: Skipped,
 }
 
 impl Copy<'_> {
@@ -65,38 +65,38 @@ impl Copy<'_> {
 
     fn copy(&mut self, path: &Path, unpacker: &mut Unpacker) -> io::Result<()> {
         let full = self.source.join(path);
-        let facts = facts_of(&full, fs::symlink_metadata)?;
-        if facts.is_dir() && identity(&facts) == self.images {
+        let metadata = metadata_of(&full, fs::symlink_metadata)?;
+        if metadata.is_dir() && identity(&metadata) == self.images {
             self.left_out.has_images = true;
             return Ok(());
         }
-        let kind = if facts.is_dir() {
+        let kind = if metadata.is_dir() {
             Kind::Directory
-        } else if facts.is_symlink() {
+        } else if metadata.is_symlink() {
             Kind::Symlink(fs::read_link(&full).map_err(|error| naming(&full, &error))?)
-        } else if facts.is_file() {
-            Kind::File { bytes: facts.len() }
+        } else if metadata.is_file() {
+            Kind::File { bytes: metadata.len() }
         } else {
             Kind::Special
         };
         let entry = Entry {
             path: path.to_owned(),
-            mode: facts.mode(),
-            uid: facts.uid().into(),
-            gid: facts.gid().into(),
-            modified_s: facts.mtime(),
+            mode: metadata.mode(),
+            uid: metadata.uid().into(),
+            gid: metadata.gid().into(),
+            modified_s: metadata.mtime(),
             kind,
         };
-        let mut content: Box<dyn Read> = if facts.is_file() {
+        let mut content: Box<dyn Read> = if metadata.is_file() {
             Box::new(File::open(&full).map_err(|error| naming(&full, &error))?)
         } else {
             Box::new(io::empty())
         };
-        unpacker.put(&entry, &mut content)?;
-        if !facts.is_dir() {
+        unpacker.unpack_entry(&entry, &mut content)?;
+        if !metadata.is_dir() {
             return Ok(());
         }
-        if facts.dev() != self.device {
+        if metadata.dev() != self.device {
             self.left_out.mounts += 1;
             return Ok(());
         }
@@ -104,11 +104,11 @@ impl Copy<'_> {
     }
 }
 
-fn identity(facts: &Metadata) -> (u64, u64) {
-    (facts.dev(), facts.ino())
+fn identity(metadata: &Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
 }
 
-fn facts_of(path: &Path, look: impl Fn(PathBuf) -> io::Result<Metadata>) -> io::Result<Metadata> {
+fn metadata_of(path: &Path, look: impl Fn(PathBuf) -> io::Result<Metadata>) -> io::Result<Metadata> {
     look(path.to_owned()).map_err(|error| naming(path, &error))
 }
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use crate::access::HostAccess;
 use crate::error::ImageError;
+use crate::registry_access::RegistryAccess;
 
 /// Common locations of the host's certificate bundle.
 const BUNDLES: [&str; 3] =
@@ -29,7 +29,7 @@ const SETTINGS: [&str; 12] = [
     "npm_config_strict_ssl",
 ];
 
-impl HostAccess {
+impl RegistryAccess {
     /// This user's access to registries. `mirror` is the value of the command-line flag; `variable` reads the
     /// environment.
     ///
@@ -62,7 +62,7 @@ fn access_of(
     mirror: Option<String>,
     variable: impl Fn(&str) -> Option<String>,
     exists: impl Fn(&Path) -> bool,
-) -> HostAccess {
+) -> RegistryAccess {
     let mut variables = BTreeMap::new();
     let capitals = PROXIES.map(str::to_uppercase);
     for name in PROXIES.into_iter().chain(capitals.iter().map(String::as_str)).chain(SETTINGS) {
@@ -74,7 +74,7 @@ fn access_of(
     let settings = variable("XDG_CONFIG_HOME").map_or_else(|| home.join(".config"), PathBuf::from);
     let first = |paths: Vec<PathBuf>| paths.into_iter().find(|path| path.is_absolute() && exists(path));
     let named = |name: &str| variable(name).map(PathBuf::from).into_iter();
-    HostAccess {
+    RegistryAccess {
         variables,
         certificates: first(named("SSL_CERT_FILE").chain(BUNDLES.map(PathBuf::from)).collect()),
         pip_settings: first(
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_malformed_mirror_is_refused_with_an_example() {
+    fn a_malformed_mirror_is_rejected_with_an_example() {
         for good in ["http://deb.example/debian", "https://m/", "file:///srv/debian"] {
             assert!(check_mirror("--mirror", good).is_ok(), "{good}");
         }

@@ -48,7 +48,7 @@ pub enum ImageError {
     },
     /// The host does not allow this user to do it.
     #[error("{what}; {remedy}")]
-    HostUnfit {
+    HostUnsupported {
         /// What is missing.
         what: String,
         /// How to fix it.

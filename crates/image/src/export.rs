@@ -11,8 +11,8 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 use tar::{Builder, EntryType, Header};
 
+use crate::build_root::{self, remove_tree, require_program, with_all_ids};
 use crate::error::ImageError;
-use crate::inside::{self, need_program, remove_tree, with_all_ids};
 use crate::oci::{architecture, blobs};
 use crate::recipe::hex;
 use crate::store::StoredImage;
@@ -25,7 +25,7 @@ const SPARE_BYTES: u64 = 256 << 20;
 
 /// An export format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
+pub enum ExportFormat {
     /// A tar archive of the root file system; `-` is standard output.
     Tar,
     /// A directory that is an OCI layout.
@@ -38,8 +38,8 @@ pub enum Form {
 ///
 /// # Errors
 /// The path exists or cannot be written, or a program is missing.
-pub fn export(image: &StoredImage, form: Form, target: &Path) -> Result<(), ImageError> {
-    if form == Form::Tar && target == Path::new("-") {
+pub fn export(image: &StoredImage, form: ExportFormat, target: &Path) -> Result<(), ImageError> {
+    if form == ExportFormat::Tar && target == Path::new("-") {
         let output = BufWriter::new(io::stdout());
         return write_tar(&image.root, output).map(drop).map_err(ImageError::at("writing", target));
     }
@@ -52,14 +52,14 @@ pub fn export(image: &StoredImage, form: Form, target: &Path) -> Result<(), Imag
     let partial = PathBuf::from(partial);
     remove(&partial)?;
     let made = match form {
-        Form::Tar => File::create(&partial)
+        ExportFormat::Tar => File::create(&partial)
             .and_then(|file| {
                 write_tar(&image.root, BufWriter::new(file))?.into_inner().map_err(io::Error::from)
             })
             .and_then(|file| file.sync_all())
             .map_err(ImageError::at("writing", &partial)),
-        Form::Oci => write_oci(image, &partial).map_err(ImageError::at("writing", &partial)),
-        Form::Ext4 => write_ext4(&image.root, &partial),
+        ExportFormat::Oci => write_oci(image, &partial).map_err(ImageError::at("writing", &partial)),
+        ExportFormat::Ext4 => write_ext4(&image.root, &partial),
     };
     let made = made.and_then(|()| fs::rename(&partial, target).map_err(ImageError::at("moving", &partial)));
     if made.is_err() {
@@ -96,32 +96,32 @@ fn add<W: Write>(
     for name in entries {
         let path = below.join(name);
         let full = root.join(&path);
-        let facts = fs::symlink_metadata(&full)?;
+        let metadata = fs::symlink_metadata(&full)?;
         let mut header = Header::new_gnu();
-        header.set_mode(facts.mode() & 0o7777);
-        header.set_mtime(u64::try_from(facts.mtime()).unwrap_or(0));
-        let (uid, gid) = owner(&path, &facts);
+        header.set_mode(metadata.mode() & 0o7777);
+        header.set_mtime(u64::try_from(metadata.mtime()).unwrap_or(0));
+        let (uid, gid) = owner(&path, &metadata);
         header.set_uid(uid);
         header.set_gid(gid);
         header.set_size(0);
-        if facts.is_dir() {
+        if metadata.is_dir() {
             header.set_entry_type(EntryType::Directory);
             builder.append_data(&mut header, &path, io::empty())?;
             add(builder, root, &path, names)?;
-        } else if facts.is_symlink() {
+        } else if metadata.is_symlink() {
             header.set_entry_type(EntryType::Symlink);
             builder.append_link(&mut header, &path, fs::read_link(&full)?)?;
-        } else if facts.is_file() {
-            if facts.nlink() > 1
-                && let Some(first) = names.insert((facts.dev(), facts.ino()), path.clone())
+        } else if metadata.is_file() {
+            if metadata.nlink() > 1
+                && let Some(first) = names.insert((metadata.dev(), metadata.ino()), path.clone())
             {
                 header.set_entry_type(EntryType::Link);
                 builder.append_link(&mut header, &path, &first)?;
-                names.insert((facts.dev(), facts.ino()), first);
+                names.insert((metadata.dev(), metadata.ino()), first);
                 continue;
             }
             header.set_entry_type(EntryType::Regular);
-            header.set_size(facts.len());
+            header.set_size(metadata.len());
             builder.append_data(&mut header, &path, File::open(&full)?)?;
         }
     }
@@ -130,28 +130,28 @@ fn add<W: Write>(
 
 /// In an unprivileged user's folder, that user owns everything. In the archive, root owns it, except that the agent
 /// owns its home directory.
-fn owner(path: &Path, facts: &fs::Metadata) -> (u64, u64) {
+fn owner(path: &Path, metadata: &fs::Metadata) -> (u64, u64) {
     if geteuid().is_root() {
-        return (facts.uid().into(), facts.gid().into());
+        return (metadata.uid().into(), metadata.gid().into());
     }
     let id = if path.starts_with(AGENT_HOME) { AGENT } else { 0 };
     (id, id)
 }
 
 /// Hashes and counts everything written through it.
-struct Hashed<W> {
+struct HashingWriter<W> {
     output: W,
     hasher: Sha256,
     bytes: u64,
 }
 
-impl<W> Hashed<W> {
+impl<W> HashingWriter<W> {
     fn new(output: W) -> Self {
         Self { output, hasher: Sha256::new(), bytes: 0 }
     }
 }
 
-impl<W: Write> Write for Hashed<W> {
+impl<W: Write> Write for HashingWriter<W> {
     fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
         let count = self.output.write(buffer)?;
         self.hasher.update(&buffer[..count]);
@@ -168,9 +168,9 @@ fn write_oci(image: &StoredImage, folder: &Path) -> io::Result<()> {
     let blobs = blobs(folder);
     fs::create_dir_all(&blobs)?;
     let partial = blobs.join("layer");
-    let packed = Hashed::new(BufWriter::new(File::create(&partial)?));
+    let packed = HashingWriter::new(BufWriter::new(File::create(&partial)?));
     // Speed matters more here than size.
-    let plain = Hashed::new(flate2::write::GzEncoder::new(packed, flate2::Compression::fast()));
+    let plain = HashingWriter::new(flate2::write::GzEncoder::new(packed, flate2::Compression::fast()));
     let plain = write_tar(&image.root, plain)?;
     let packed = plain.output.finish()?;
     packed.output.into_inner().map_err(io::Error::from)?.sync_all()?;
@@ -217,11 +217,11 @@ fn write_blob(blobs: &Path, document: &serde_json::Value, kind: &str) -> io::Res
 }
 
 fn write_ext4(root: &Path, target: &Path) -> Result<(), ImageError> {
-    let program = need_program("mkfs.ext4", "makes a file system", "e2fsprogs")?;
+    let program = require_program("mkfs.ext4", "makes a file system", "e2fsprogs")?;
     let bytes = crate::store::size_of(root).map_err(ImageError::at("measuring", root))?;
     let file = File::create(target).map_err(ImageError::at("making", target))?;
     file.set_len(bytes + bytes / 4 + SPARE_BYTES).map_err(ImageError::at("sizing", target))?;
     let mut command = with_all_ids(&program.display().to_string())?;
     command.args(["-q", "-F", "-m0", "-L", "caisson", "-E", "root_owner=0:0", "-d"]).args([root, target]);
-    inside::run(command, "writing", target)
+    build_root::run(command, "writing", target)
 }

@@ -7,26 +7,26 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use tar::{Archive, EntryType};
 
-use crate::copy::{LeftOut, copy_directory};
+use crate::build_root::remove_tree;
+use crate::copy::{Skipped, copy_directory};
 use crate::error::ImageError;
-use crate::inside::remove_tree;
 use crate::oci::{self, Layout};
 use crate::store::{ImageName, ImageStore, describe};
-use crate::unpack::{Entry, Kind, Marks, Unpacked, Unpacker};
+use crate::unpack::{Entry, Kind, Unpacked, Unpacker, WhiteoutMode};
 
 #[derive(Debug, Clone)]
 pub struct ImportOptions {
     pub name: ImageName,
     /// A directory or a file; `-` is standard input.
     pub source: PathBuf,
-    pub existing: Existing,
+    pub existing: IfExists,
     /// The maximum size of the image.
     pub most_bytes: u64,
 }
 
 /// How to handle an existing image with the same name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Existing {
+pub enum IfExists {
     /// Keep the existing image and fail.
     Keep,
     /// Replace the existing image.
@@ -49,13 +49,13 @@ pub struct ImportReport {
 /// # Errors
 /// The source is unusable, or an image with this name already exists.
 pub fn import(store: &ImageStore, options: &ImportOptions) -> Result<ImportReport, ImageError> {
-    if options.existing == Existing::Keep && store.find(&options.name).is_some() {
+    if options.existing == IfExists::Keep && store.find(&options.name).is_some() {
         return Err(ImageError::Exists(options.name.to_string()));
     }
     let (work, _lock) = store.work_folder(&options.name)?;
     let root = work.join("import");
     let result = fill(store, options, &work, &root).and_then(|(unpacked, left_out)| {
-        let mut warnings = look_at(&root, unpacked).map_err(|why| bad(&options.source, &why))?;
+        let mut warnings = inspect_root(&root, unpacked).map_err(|why| bad(&options.source, &why))?;
         warnings.extend(left_out.warnings());
         let record = describe(&root, format!("imported: {}", shown(&options.source)))?;
         store.install(&options.name, &root, &record)?;
@@ -88,7 +88,7 @@ fn fill(
     options: &ImportOptions,
     work: &Path,
     root: &Path,
-) -> Result<(Unpacked, LeftOut), ImageError> {
+) -> Result<(Unpacked, Skipped), ImageError> {
     let source = &options.source;
     let make = |path: &Path| -> Result<Unpacker, ImageError> {
         remove_tree(path)?;
@@ -99,7 +99,7 @@ fn fill(
     if source.is_dir() {
         if let Some(layout) = Layout::find(source).map_err(|why| bad(source, &why))? {
             unpack_layers(&layout, &mut unpacker).map_err(|why| bad(source, &why))?;
-            return Ok((unpacker.counts, LeftOut::default()));
+            return Ok((unpacker.counts, Skipped::default()));
         }
         let left_out = copy_directory(source, store.folder(), &mut unpacker);
         return Ok((unpacker.counts, left_out.map_err(|why| bad(source, &why))?));
@@ -114,7 +114,7 @@ fn fill(
     let counts = unpacker.counts;
     // An archive may contain a layout instead of a root file system.
     let Some(layout) = Layout::find(root).map_err(|why| bad(source, &why))? else {
-        return Ok((counts, LeftOut::default()));
+        return Ok((counts, Skipped::default()));
     };
     let inner = work.join("layers");
     let mut unpacker = make(&inner)?;
@@ -122,14 +122,14 @@ fn fill(
     let counts = unpacker.counts;
     remove_tree(root)?;
     fs::rename(&inner, root).map_err(ImageError::at("moving", &inner))?;
-    Ok((counts, LeftOut::default()))
+    Ok((counts, Skipped::default()))
 }
 
 fn unpack_layers(layout: &Layout, unpacker: &mut Unpacker) -> io::Result<()> {
-    unpacker.set_marks(Marks::Layer);
+    unpacker.set_whiteout_mode(WhiteoutMode::Layer);
     for layer in layout.layers() {
         let file = layout.open(layer)?;
-        let mut checked = oci::Checked::new(file, layer.digest.clone());
+        let mut checked = oci::DigestReader::new(file, layer.digest.clone());
         unpack_tar(decompress(Box::new(&mut checked))?, unpacker)
             .map_err(|error| io::Error::new(error.kind(), format!("layer {}: {error}", layer.path)))?;
         checked.finish()?;
@@ -195,7 +195,7 @@ fn unpack_tar(input: Box<dyn Read + '_>, unpacker: &mut Unpacker) -> io::Result<
             gid: header.gid().unwrap_or(u64::MAX),
             modified_s: i64::try_from(header.mtime().unwrap_or(0)).unwrap_or(0),
         };
-        unpacker.put(&described, &mut entry)?;
+        unpacker.unpack_entry(&described, &mut entry)?;
     }
     Ok(())
 }
@@ -207,13 +207,13 @@ fn link_of<R: Read>(entry: &tar::Entry<'_, R>) -> io::Result<PathBuf> {
 }
 
 /// Returns warnings about a root file system; fails if it is not one.
-fn look_at(root: &Path, unpacked: Unpacked) -> Result<Vec<String>, String> {
+fn inspect_root(root: &Path, unpacked: Unpacked) -> Result<Vec<String>, String> {
     let has = |path: &str| fs::symlink_metadata(root.join(path)).is_ok();
     if !["bin", "usr", "etc", "nix", "sbin"].iter().any(|path| has(path)) {
         return Err("there is no root file system in it: neither bin nor usr nor etc".into());
     }
     let mut warnings = Vec::new();
-    if crate::inside::read_in_root(root, "bin/sh").is_none() {
+    if crate::build_root::read_in_root(root, "bin/sh").is_none() {
         warnings.push("it has no /bin/sh that can be found: `shell` steps will fail on it".to_owned());
     }
     if unpacked.left_out > 0 {

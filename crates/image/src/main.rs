@@ -9,7 +9,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use image::{BuildEvent, BuildOptions, HostAccess, ImageError, ImageName, ImageStore, Recipe, Reuse, Stage};
+use image::{
+    BuildEvent, BuildOptions, ImageError, ImageName, ImageStore, Recipe, RegistryAccess, Reuse, Stage,
+};
 
 /// How often the progress of a stage is printed.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(15);
@@ -50,9 +52,9 @@ fn build(images: PathBuf, archives: Option<PathBuf>) -> Result<(), ImageError> {
         name: ImageName::default_image(),
         recipe: Recipe::embedded(),
         base: None,
-        access: HostAccess::from_environment(None, variable)?,
+        access: RegistryAccess::from_environment(None, variable)?,
         archives,
-        reuse: Reuse::WhatFits,
+        reuse: Reuse::Matching,
     };
     let mut printed = Instant::now();
     let report = image::build(&ImageStore::new(images), &options, &mut |event| {

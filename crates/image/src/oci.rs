@@ -15,10 +15,10 @@ use sha2::{Digest, Sha256};
 use crate::recipe::hex;
 
 /// The maximum size of an index, a manifest or a list of layers.
-const MOST_DOCUMENT_BYTES: u64 = 8 << 20;
+const MAX_DOCUMENT_BYTES: u64 = 8 << 20;
 /// The maximum nesting of indexes.
-const MOST_DEPTH: usize = 4;
-const MOST_LAYERS: usize = 512;
+const MAX_DEPTH: usize = 4;
+const MAX_LAYERS: usize = 512;
 
 #[derive(Deserialize)]
 struct Index {
@@ -45,7 +45,7 @@ struct Manifest {
 }
 
 #[derive(Deserialize)]
-struct Saved {
+struct DockerSaveManifest {
     #[serde(rename = "Layers")]
     layers: Vec<String>,
 }
@@ -80,13 +80,13 @@ impl Layout {
             openat(CWD, folder, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let mut layout = Self { folder, layers: Vec::new() };
         layout.layers =
-            if is_layout { layout.read_index("index.json", None, 0)? } else { layout.read_saved()? };
+            if is_layout { layout.read_index("index.json", None, 0)? } else { layout.read_docker_save()? };
         if layout.layers.is_empty() {
             return Err(invalid("it has no layers"));
         }
-        if layout.layers.len() > MOST_LAYERS {
+        if layout.layers.len() > MAX_LAYERS {
             return Err(invalid(format!(
-                "it has {} layers, at most {MOST_LAYERS} are allowed",
+                "it has {} layers, at most {MAX_LAYERS} are allowed",
                 layout.layers.len()
             )));
         }
@@ -115,15 +115,15 @@ impl Layout {
     }
 
     fn document<T: for<'de> Deserialize<'de>>(&self, path: &str, digest: Option<String>) -> io::Result<T> {
-        let mut checked = Checked::new(self.open_path(path)?, digest);
+        let mut checked = DigestReader::new(self.open_path(path)?, digest);
         let mut bytes = Vec::new();
-        (&mut checked).take(MOST_DOCUMENT_BYTES).read_to_end(&mut bytes)?;
+        (&mut checked).take(MAX_DOCUMENT_BYTES).read_to_end(&mut bytes)?;
         checked.finish()?;
         serde_json::from_slice(&bytes).map_err(|error| invalid(format!("{path}: {error}")))
     }
 
     fn read_index(&self, path: &str, digest: Option<String>, depth: usize) -> io::Result<Vec<Layer>> {
-        if depth > MOST_DEPTH {
+        if depth > MAX_DEPTH {
             return Err(invalid("its indexes refer to each other without end"));
         }
         let index: Index = self.document(path, digest)?;
@@ -150,8 +150,8 @@ impl Layout {
         layers.collect()
     }
 
-    fn read_saved(&self) -> io::Result<Vec<Layer>> {
-        let images: Vec<Saved> = self.document("manifest.json", None)?;
+    fn read_docker_save(&self) -> io::Result<Vec<Layer>> {
+        let images: Vec<DockerSaveManifest> = self.document("manifest.json", None)?;
         let [image] = images.as_slice() else {
             return Err(invalid(format!("it holds {} images; save one", images.len())));
         };
@@ -182,13 +182,13 @@ pub(crate) fn architecture() -> &'static str {
 }
 
 /// A reader that verifies the digest at the end.
-pub(crate) struct Checked {
+pub(crate) struct DigestReader {
     file: File,
     hasher: Sha256,
     digest: Option<String>,
 }
 
-impl Checked {
+impl DigestReader {
     pub(crate) fn new(file: File, digest: Option<String>) -> Self {
         Self { file, hasher: Sha256::new(), digest }
     }
@@ -204,7 +204,7 @@ impl Checked {
     }
 }
 
-impl Read for Checked {
+impl Read for DigestReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.file.read(buffer)?;
         self.hasher.update(&buffer[..count]);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_without_end_and_one_for_another_machine_are_refused() {
+    fn invalid_and_foreign_indexes_are_rejected() {
         let place = tempfile::tempdir().unwrap();
         std::fs::write(place.path().join("oci-layout"), "{}").unwrap();
         let write = |text: &str| std::fs::write(place.path().join("index.json"), text).unwrap();

@@ -41,7 +41,7 @@ fn seconds<S: serde::Serializer>(duration: &Duration, serializer: S) -> Result<S
 
 /// Parses progress from the output of one stage.
 #[derive(Debug)]
-pub(crate) struct Reader {
+pub(crate) struct ProgressParser {
     stage: Stage,
     /// The number of expected steps, once known.
     total: usize,
@@ -49,7 +49,7 @@ pub(crate) struct Reader {
     percent: Option<u8>,
 }
 
-impl Reader {
+impl ProgressParser {
     pub(crate) fn new(stage: Stage) -> Self {
         Self { stage, total: 0, done: 0, percent: None }
     }
@@ -58,8 +58,8 @@ impl Reader {
     pub(crate) fn take(&mut self, line: &str) -> Option<BuildEvent> {
         let line = line.trim();
         let doing = match self.stage {
-            Stage::Packages => self.take_apt(line)?,
-            Stage::Python => self.take_pip(line)?,
+            Stage::Packages => self.parse_apt(line)?,
+            Stage::Python => self.parse_pip(line)?,
             Stage::Base => line.strip_prefix("I: ")?.to_owned(),
             Stage::Node | Stage::Files | Stage::Finish => return None,
         };
@@ -72,7 +72,7 @@ impl Reader {
     }
 
     /// Parses apt output. Each package is fetched, unpacked and set up.
-    fn take_apt(&mut self, line: &str) -> Option<String> {
+    fn parse_apt(&mut self, line: &str) -> Option<String> {
         let mut words = line.split_whitespace();
         let first = words.next()?;
         // "2 upgraded, 712 newly installed, 0 to remove"
@@ -100,7 +100,7 @@ impl Reader {
         }
     }
 
-    fn take_pip(&mut self, line: &str) -> Option<String> {
+    fn parse_pip(&mut self, line: &str) -> Option<String> {
         let rest = line.strip_prefix("Collecting ").map(|rest| ("fetching", rest));
         if let Some((verb, rest)) = rest {
             return Some(format!("{verb} {}", rest.split([' ', '=']).next()?));
@@ -121,8 +121,8 @@ mod tests {
     }
 
     #[test]
-    fn apt_tells_how_far_it_is() {
-        let mut reader = Reader::new(Stage::Packages);
+    fn progress_is_parsed_from_apt_output() {
+        let mut reader = ProgressParser::new(Stage::Packages);
         assert_eq!(reader.take("Get:1 http://m trixie InRelease [140 kB]"), None, "lists are not packages");
         assert_eq!(
             percent(reader.take("0 upgraded, 2 newly installed, 0 to remove and 0 not upgraded.")),
@@ -143,8 +143,8 @@ mod tests {
     }
 
     #[test]
-    fn a_few_upgrades_before_the_packages_are_not_taken_for_the_whole() {
-        let mut reader = Reader::new(Stage::Packages);
+    fn upgrades_before_the_installation_do_not_count_as_the_total() {
+        let mut reader = ProgressParser::new(Stage::Packages);
         reader.take("1 upgraded, 0 newly installed, 0 to remove and 0 not upgraded.");
         for line in ["Get:1 u s a curl a 1", "Unpacking curl (1) ...", "Setting up curl (1) ..."] {
             reader.take(line);
@@ -156,8 +156,8 @@ mod tests {
     }
 
     #[test]
-    fn what_programs_print_cannot_steer_a_terminal() {
-        let mut reader = Reader::new(Stage::Python);
+    fn control_characters_are_removed_from_progress() {
+        let mut reader = ProgressParser::new(Stage::Python);
         let Some(BuildEvent::Progress { doing, .. }) = reader.take("Collecting a\u{1b}[2Jb==1") else {
             panic!()
         };

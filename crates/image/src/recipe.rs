@@ -89,17 +89,17 @@ impl Recipe {
 
     fn add(&mut self, folder: &Path, path: &Path) -> io::Result<()> {
         let full = folder.join(path);
-        let facts = fs::symlink_metadata(&full)?;
-        if facts.is_dir() {
+        let metadata = fs::symlink_metadata(&full)?;
+        if metadata.is_dir() {
             let mut names: Vec<_> =
                 fs::read_dir(&full)?.map(|entry| Ok(entry?.file_name())).collect::<io::Result<_>>()?;
             names.sort();
             return names.iter().try_for_each(|name| self.add(folder, &path.join(name)));
         }
-        let content = if facts.is_symlink() {
+        let content = if metadata.is_symlink() {
             OwnedContent::Link(fs::read_link(&full)?.to_string_lossy().into_owned())
         } else {
-            let mode = if facts.permissions().mode() & 0o111 == 0 { 0o644 } else { 0o755 };
+            let mode = if metadata.permissions().mode() & 0o111 == 0 { 0o644 } else { 0o755 };
             OwnedContent::File { mode, bytes: fs::read(&full)? }
         };
         self.entries.push(OwnedEntry { path: path.to_string_lossy().into_owned(), content });
@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_later_stage_has_a_key_of_its_own_and_every_file_belongs_to_a_stage() {
+    fn stage_keys_are_distinct_and_every_file_belongs_to_a_stage() {
         let recipe = Recipe::embedded();
         let keys = recipe.stage_keys("");
         let distinct: std::collections::BTreeSet<&String> = keys.iter().map(|(_, key)| key).collect();
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn the_recipe_is_written_as_it_is() {
+    fn a_written_recipe_reads_back_identically() {
         let folder = tempfile::tempdir().unwrap();
         let (recipe, copy) = (Recipe::embedded(), folder.path().join("recipe"));
         recipe.write_to(&copy).unwrap();
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_from_the_lock_is_told_package_by_package() {
+    fn differences_from_the_lock_are_listed_per_package() {
         let lines = compare("# head\na=1\nb=1\nc=1\n", "a=1\nb=2\nd=1\n");
         assert_eq!(lines, ["b 1 -> 2", "d 1 is new", "c is gone"]);
     }

@@ -60,7 +60,7 @@ impl Stage {
     }
 
     /// Whether the stage can run again on a finished image, because it removes its earlier results.
-    pub(crate) fn can_be_redone(self) -> bool {
+    pub(crate) fn is_repeatable(self) -> bool {
         !matches!(self, Self::Base | Self::Packages)
     }
 }

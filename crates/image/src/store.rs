@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
+use crate::build_root;
 use crate::error::ImageError;
-use crate::inside;
 use crate::stage::Stage;
 
 /// Name of the directory that holds the root file system.
@@ -150,11 +150,13 @@ impl ImageStore {
             return Ok(());
         }
         let image = self.get(name)?;
-        let Some(_held) = hold_alone(&image.root)? else { return Err(ImageError::InUse(name.0.clone())) };
+        let Some(_held) = try_lock_exclusive(&image.root)? else {
+            return Err(ImageError::InUse(name.0.clone()));
+        };
         let place = self.place(name);
         let away = self.trash(name);
         fs::rename(&place, &away).map_err(ImageError::at("moving away", &place))?;
-        inside::remove_tree(&away)
+        build_root::remove_tree(&away)
     }
 
     /// Moves a finished root file system into the store, replacing an existing image with the same name.
@@ -165,7 +167,7 @@ impl ImageStore {
         record: &ImageRecord,
     ) -> Result<(), ImageError> {
         let fresh = self.folder.join(format!("{WORK_PREFIX}new-{name}"));
-        inside::remove_tree(&fresh)?;
+        build_root::remove_tree(&fresh)?;
         make_private(&fresh)?;
         fs::rename(made, fresh.join(ROOT)).map_err(ImageError::at("moving", made))?;
         let file = fresh.join(RECORD);
@@ -194,8 +196,8 @@ impl ImageStore {
             let is_trash = entry.file_name().to_string_lossy().starts_with(&format!("{WORK_PREFIX}old-"));
             // Failures are ignored: nothing depends on the deletion.
             let root = entry.path().join(ROOT);
-            if is_trash && (!root.exists() || matches!(hold_alone(&root), Ok(Some(_)))) {
-                let _ = inside::remove_tree(&entry.path());
+            if is_trash && (!root.exists() || matches!(try_lock_exclusive(&root), Ok(Some(_)))) {
+                let _ = build_root::remove_tree(&entry.path());
             }
         }
     }
@@ -229,7 +231,7 @@ impl ImageStore {
 }
 
 /// Takes an exclusive lock on a root file system; `None` if a sandbox uses it.
-fn hold_alone(root: &Path) -> Result<Option<rustix::fd::OwnedFd>, ImageError> {
+fn try_lock_exclusive(root: &Path) -> Result<Option<rustix::fd::OwnedFd>, ImageError> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory =
         open(root, flags, Mode::empty()).map_err(|error| ImageError::at("opening", root)(error.into()))?;
@@ -255,7 +257,7 @@ pub(crate) fn describe(root: &Path, source: String) -> Result<ImageRecord, Image
 /// The name of the distribution in `os-release`.
 fn system_of(root: &Path) -> String {
     let files = ["etc/os-release", "usr/lib/os-release"];
-    let text = files.iter().find_map(|file| inside::read_in_root(root, file)).unwrap_or_default();
+    let text = files.iter().find_map(|file| build_root::read_in_root(root, file)).unwrap_or_default();
     let value = |key: &str| {
         text.lines()
             .find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
@@ -273,12 +275,12 @@ pub(crate) fn size_of(root: &Path) -> io::Result<u64> {
     while let Some(folder) = waiting.pop() {
         for entry in fs::read_dir(&folder)? {
             let entry = entry?;
-            let facts = entry.metadata()?;
-            if facts.is_dir() {
+            let metadata = entry.metadata()?;
+            if metadata.is_dir() {
                 waiting.push(entry.path());
             }
-            if facts.nlink() < 2 || facts.is_dir() || seen.insert((facts.dev(), facts.ino())) {
-                total += facts.blocks() * 512;
+            if metadata.nlink() < 2 || metadata.is_dir() || seen.insert((metadata.dev(), metadata.ino())) {
+                total += metadata.blocks() * 512;
             }
         }
     }
@@ -294,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_plain() {
+    fn image_names_are_validated() {
         for good in ["default", "alpine-3.20", "a", "7"] {
             assert!(good.parse::<ImageName>().is_ok(), "{good}");
         }
@@ -305,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_is_listed_replaced_and_removed_as_a_whole() {
+    fn an_image_is_listed_replaced_and_removed() {
         let folder = tempfile::tempdir().unwrap();
         let store = ImageStore::new(folder.path().join("images"));
         assert!(store.list().unwrap().is_empty());
@@ -325,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_sandbox_holds_is_not_removed_and_goes_after_it() {
+    fn an_image_in_use_cannot_be_removed_until_released() {
         let folder = tempfile::tempdir().unwrap();
         let store = ImageStore::new(folder.path());
         let root = folder.path().join("small/rootfs");
@@ -339,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn two_cannot_make_the_same_image_at_once() {
+    fn an_image_cannot_be_built_twice_concurrently() {
         let folder = tempfile::tempdir().unwrap();
         let store = ImageStore::new(folder.path());
         let held = store.work_folder(&name("small")).unwrap();

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 
 /// The maximum number of files and directories of an image.
-const MOST_ENTRIES: u64 = 4_000_000;
+const MAX_ENTRIES: u64 = 4_000_000;
 /// Space to keep free on the host's disk.
 const SPARE_BYTES: u64 = 256 << 20;
 /// Files are written in blocks of this size; a block of zeros becomes a hole.
@@ -56,7 +56,7 @@ pub(crate) struct Entry {
 
 /// Whether names with a whiteout prefix delete files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Marks {
+pub(crate) enum WhiteoutMode {
     Plain,
     Layer,
 }
@@ -77,7 +77,7 @@ pub struct Unpacked {
 /// Unpacks entries into a directory.
 pub(crate) struct Unpacker {
     root: OwnedFd,
-    marks: Marks,
+    marks: WhiteoutMode,
     is_root: bool,
     most_bytes: u64,
     pub(crate) counts: Unpacked,
@@ -98,7 +98,7 @@ impl Unpacker {
         let root = openat(CWD, root, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         Ok(Self {
             root,
-            marks: Marks::Plain,
+            marks: WhiteoutMode::Plain,
             is_root: geteuid().is_root(),
             most_bytes: most_bytes.min(room),
             counts: Unpacked::default(),
@@ -107,32 +107,32 @@ impl Unpacker {
     }
 
     /// Sets how whiteout names are treated from now on.
-    pub(crate) fn set_marks(&mut self, marks: Marks) {
+    pub(crate) fn set_whiteout_mode(&mut self, marks: WhiteoutMode) {
         self.marks = marks;
     }
 
     /// Unpacks one entry.
-    pub(crate) fn put(&mut self, entry: &Entry, content: &mut dyn Read) -> io::Result<()> {
+    pub(crate) fn unpack_entry(&mut self, entry: &Entry, content: &mut dyn Read) -> io::Result<()> {
         let path = clean(&entry.path)?;
         self.counts.entries += 1;
-        if self.counts.entries > MOST_ENTRIES {
+        if self.counts.entries > MAX_ENTRIES {
             return Err(refused(
                 &entry.path,
-                &format!("is more than the {MOST_ENTRIES} entries that are allowed"),
+                &format!("is more than the {MAX_ENTRIES} entries that are allowed"),
             ));
         }
         let Some(name) = path.file_name().map(PathBuf::from) else { return Ok(()) };
         let parent = path.parent().map(Path::to_owned).unwrap_or_default();
-        if self.marks == Marks::Layer && self.take_away(&parent, &name)? {
+        if self.marks == WhiteoutMode::Layer && self.apply_whiteout(&parent, &name)? {
             return Ok(());
         }
         let folder = self.folder(&parent)?;
-        self.put_at(entry, folder.as_fd(), &name, content)?;
+        self.unpack_entry_at(entry, folder.as_fd(), &name, content)?;
         self.last = Some((parent, folder));
         Ok(())
     }
 
-    fn put_at(
+    fn unpack_entry_at(
         &mut self,
         entry: &Entry,
         folder: BorrowedFd<'_>,
@@ -146,12 +146,12 @@ impl Unpacker {
             }
             Kind::Directory => {
                 if !is_directory(folder, name) {
-                    clear(folder, name)?;
+                    remove_existing(folder, name)?;
                     mkdirat(folder, name, Mode::from_raw_mode(0o700))?;
                 }
             }
             Kind::Symlink(target) => {
-                clear(folder, name)?;
+                remove_existing(folder, name)?;
                 symlinkat(target, folder, name)?;
             }
             Kind::HardLink(target) => {
@@ -159,14 +159,14 @@ impl Unpacker {
                 let target_name =
                     target.file_name().ok_or_else(|| refused(&entry.path, "is a link to the root"))?;
                 let target_folder = self.folder(target.parent().unwrap_or(Path::new("")))?;
-                clear(folder, name)?;
+                remove_existing(folder, name)?;
                 linkat(&target_folder, target_name, folder, name, AtFlags::empty())
                     .map_err(|_| refused(&entry.path, "is a link to something that is not there"))?;
                 return Ok(());
             }
             Kind::File { bytes } => self.write(entry, *bytes, folder, name, content)?,
         }
-        self.dress(entry, folder, name)
+        self.set_metadata(entry, folder, name)
     }
 
     fn write(
@@ -184,7 +184,7 @@ impl Unpacker {
                 &format!("has {bytes} bytes, and only {room} more are allowed or free"),
             ));
         }
-        clear(folder, name)?;
+        remove_existing(folder, name)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = openat(folder, name, flags, Mode::from_raw_mode(0o600))?;
         let mut file = std::fs::File::from(file);
@@ -197,7 +197,7 @@ impl Unpacker {
     }
 
     /// Sets owner, mode and modification time of an entry.
-    fn dress(&mut self, entry: &Entry, folder: BorrowedFd<'_>, name: &Path) -> io::Result<()> {
+    fn set_metadata(&mut self, entry: &Entry, folder: BorrowedFd<'_>, name: &Path) -> io::Result<()> {
         let id = |id: u64| if id < IDS { u32::try_from(id).unwrap_or(NOBODY) } else { NOBODY };
         if self.is_root {
             let (uid, gid) = (Uid::from_raw(id(entry.uid)), Gid::from_raw(id(entry.gid)));
@@ -223,13 +223,13 @@ impl Unpacker {
     }
 
     /// Applies a whiteout; returns whether the name was one.
-    fn take_away(&mut self, parent: &Path, name: &Path) -> io::Result<bool> {
+    fn apply_whiteout(&mut self, parent: &Path, name: &Path) -> io::Result<bool> {
         let text = name.to_string_lossy().into_owned();
         if text == OPAQUE {
             let folder = self.folder(parent)?;
             let path = format!("/proc/self/fd/{}", folder.as_raw_fd());
             for entry in std::fs::read_dir(path)? {
-                clear(folder.as_fd(), Path::new(&entry?.file_name()))?;
+                remove_existing(folder.as_fd(), Path::new(&entry?.file_name()))?;
             }
             return Ok(true);
         }
@@ -238,7 +238,7 @@ impl Unpacker {
             return Err(refused(name, "is no name"));
         }
         let folder = self.folder(parent)?;
-        clear(folder.as_fd(), Path::new(hidden))?;
+        remove_existing(folder.as_fd(), Path::new(hidden))?;
         Ok(true)
     }
 
@@ -321,11 +321,11 @@ fn clean(path: &Path) -> io::Result<PathBuf> {
 
 fn is_directory(folder: BorrowedFd<'_>, name: &Path) -> bool {
     statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)
-        .is_ok_and(|facts| rustix::fs::FileType::from_raw_mode(facts.st_mode).is_dir())
+        .is_ok_and(|metadata| rustix::fs::FileType::from_raw_mode(metadata.st_mode).is_dir())
 }
 
 /// Removes an entry of any type.
-fn clear(folder: BorrowedFd<'_>, name: &Path) -> io::Result<()> {
+fn remove_existing(folder: BorrowedFd<'_>, name: &Path) -> io::Result<()> {
     match unlinkat(folder, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
         Err(Errno::ISDIR | Errno::PERM) if is_directory(folder, name) => {
@@ -352,37 +352,37 @@ mod tests {
         entry(path, Kind::File { bytes: 2 })
     }
 
-    fn put(unpacker: &mut Unpacker, entry: &Entry) -> Result<(), String> {
-        unpacker.put(entry, &mut &b"hi"[..]).map_err(|error| error.to_string())
+    fn unpack_entry(unpacker: &mut Unpacker, entry: &Entry) -> Result<(), String> {
+        unpacker.unpack_entry(entry, &mut &b"hi"[..]).map_err(|error| error.to_string())
     }
 
     #[test]
-    fn nothing_lands_outside() {
+    fn nothing_is_unpacked_outside_the_root() {
         let place = tempfile::tempdir().unwrap();
         let (root, outside) = (place.path().join("root"), place.path().join("outside"));
         fs::create_dir_all(&root).unwrap();
         fs::create_dir_all(&outside).unwrap();
         let mut unpacker = Unpacker::new(&root, PLENTY).unwrap();
         for path in ["../evil", "a/../../evil", "/../evil"] {
-            assert!(put(&mut unpacker, &file(path)).unwrap_err().contains("leads out"), "{path}");
+            assert!(unpack_entry(&mut unpacker, &file(path)).unwrap_err().contains("leads out"), "{path}");
         }
-        put(&mut unpacker, &entry("door", Kind::Symlink(outside.clone()))).unwrap();
-        put(&mut unpacker, &entry("up", Kind::Symlink("../outside".into()))).unwrap();
+        unpack_entry(&mut unpacker, &entry("door", Kind::Symlink(outside.clone()))).unwrap();
+        unpack_entry(&mut unpacker, &entry("up", Kind::Symlink("../outside".into()))).unwrap();
         for path in ["door/evil", "up/evil"] {
             // A symlink is resolved inside: the missing target is created there or rejected.
-            let _ = put(&mut unpacker, &file(path));
+            let _ = unpack_entry(&mut unpacker, &file(path));
         }
-        put(&mut unpacker, &file("/etc/absolute")).unwrap();
+        unpack_entry(&mut unpacker, &file("/etc/absolute")).unwrap();
         assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
         assert_eq!(fs::read(root.join("etc/absolute")).unwrap(), b"hi");
-        let link = put(&mut unpacker, &entry("hard", Kind::HardLink("../../etc/passwd".into())));
+        let link = unpack_entry(&mut unpacker, &entry("hard", Kind::HardLink("../../etc/passwd".into())));
         assert!(link.unwrap_err().contains("leads out"));
-        let link = put(&mut unpacker, &entry("hard", Kind::HardLink("door/passwd".into())));
+        let link = unpack_entry(&mut unpacker, &entry("hard", Kind::HardLink("door/passwd".into())));
         assert!(link.is_err());
     }
 
     #[test]
-    fn a_file_with_holes_keeps_them_and_its_content() {
+    fn sparse_files_keep_their_holes_and_content() {
         let place = tempfile::tempdir().unwrap();
         let mut content = vec![0; 5 * BLOCK_BYTES + 7];
         content[2 * BLOCK_BYTES + 1] = 1;
@@ -390,66 +390,67 @@ mod tests {
         for (name, bytes) in [("holes", content.as_slice()), ("none", &[0; BLOCK_BYTES][..]), ("empty", &[])]
         {
             let entry = entry(name, Kind::File { bytes: bytes.len() as u64 });
-            unpacker.put(&entry, &mut &*bytes).unwrap();
+            unpacker.unpack_entry(&entry, &mut &*bytes).unwrap();
             assert_eq!(fs::read(place.path().join(name)).unwrap(), bytes, "{name}");
         }
-        let facts = fs::metadata(place.path().join("holes")).unwrap();
-        assert!(facts.blocks() * 512 <= 2 * BLOCK_BYTES as u64, "{} blocks", facts.blocks());
-        let cut = unpacker.put(&entry("cut", Kind::File { bytes: 9 }), &mut &b"12345678"[..]).unwrap_err();
+        let metadata = fs::metadata(place.path().join("holes")).unwrap();
+        assert!(metadata.blocks() * 512 <= 2 * BLOCK_BYTES as u64, "{} blocks", metadata.blocks());
+        let cut =
+            unpacker.unpack_entry(&entry("cut", Kind::File { bytes: 9 }), &mut &b"12345678"[..]).unwrap_err();
         assert!(cut.to_string().contains("is cut off"), "{cut}");
     }
 
     #[test]
-    fn a_file_over_a_link_replaces_the_link() {
+    fn a_file_replaces_a_symlink_of_the_same_name() {
         let place = tempfile::tempdir().unwrap();
         let root = place.path().join("root");
         fs::create_dir_all(&root).unwrap();
         fs::write(place.path().join("victim"), "safe").unwrap();
         symlink(place.path().join("victim"), root.join("name")).unwrap();
-        put(&mut Unpacker::new(&root, PLENTY).unwrap(), &file("name")).unwrap();
+        unpack_entry(&mut Unpacker::new(&root, PLENTY).unwrap(), &file("name")).unwrap();
         assert_eq!(fs::read_to_string(place.path().join("victim")).unwrap(), "safe");
         assert_eq!(fs::read_to_string(root.join("name")).unwrap(), "hi");
     }
 
     #[test]
-    fn devices_bits_and_strange_ids_are_made_harmless() {
+    fn devices_setuid_bits_and_out_of_range_ids_are_made_harmless() {
         let place = tempfile::tempdir().unwrap();
         let mut unpacker = Unpacker::new(place.path(), PLENTY).unwrap();
-        put(&mut unpacker, &entry("sda", Kind::Special)).unwrap();
-        put(&mut unpacker, &Entry { uid: u64::MAX, gid: 70_000, ..file("sudo") }).unwrap();
+        unpack_entry(&mut unpacker, &entry("sda", Kind::Special)).unwrap();
+        unpack_entry(&mut unpacker, &Entry { uid: u64::MAX, gid: 70_000, ..file("sudo") }).unwrap();
         assert!(!place.path().join("sda").exists());
-        let facts = fs::metadata(place.path().join("sudo")).unwrap();
-        assert_eq!(facts.mode() & 0o7777, 0o755);
+        let metadata = fs::metadata(place.path().join("sudo")).unwrap();
+        assert_eq!(metadata.mode() & 0o7777, 0o755);
         if geteuid().is_root() {
-            assert_eq!((facts.uid(), facts.gid()), (NOBODY, NOBODY));
+            assert_eq!((metadata.uid(), metadata.gid()), (NOBODY, NOBODY));
         }
         assert_eq!((unpacker.counts.left_out, unpacker.counts.bits_taken), (1, 1));
     }
 
     #[test]
-    fn absurd_sizes_are_refused_before_anything_is_written() {
+    fn excessive_sizes_are_rejected_before_writing() {
         let place = tempfile::tempdir().unwrap();
         let mut unpacker = Unpacker::new(place.path(), 3).unwrap();
-        put(&mut unpacker, &file("a")).unwrap();
-        let error = put(&mut unpacker, &file("b")).unwrap_err();
+        unpack_entry(&mut unpacker, &file("a")).unwrap();
+        let error = unpack_entry(&mut unpacker, &file("b")).unwrap_err();
         assert!(error.contains("`b` has 2 bytes, and only 1 more"), "{error}");
-        assert!(put(&mut unpacker, &entry("c", Kind::File { bytes: u64::MAX })).is_err());
+        assert!(unpack_entry(&mut unpacker, &entry("c", Kind::File { bytes: u64::MAX })).is_err());
         assert!(!place.path().join("c").exists());
     }
 
     #[test]
-    fn a_layer_takes_away_what_it_marks() {
+    fn whiteouts_of_a_layer_delete_files() {
         let place = tempfile::tempdir().unwrap();
         let mut unpacker = Unpacker::new(place.path(), PLENTY).unwrap();
         for path in ["etc/a", "etc/b", "opt/x/deep", "opt/y"] {
-            put(&mut unpacker, &file(path)).unwrap();
+            unpack_entry(&mut unpacker, &file(path)).unwrap();
         }
-        unpacker.set_marks(Marks::Layer);
+        unpacker.set_whiteout_mode(WhiteoutMode::Layer);
         for path in ["etc/.wh.a", "opt/.wh..wh..opq", "opt/z"] {
-            put(&mut unpacker, &file(path)).unwrap();
+            unpack_entry(&mut unpacker, &file(path)).unwrap();
         }
         assert!(!place.path().join("etc/a").exists() && place.path().join("etc/b").exists());
         assert!(!place.path().join("opt/x").exists() && place.path().join("opt/z").exists());
-        assert!(put(&mut unpacker, &file("etc/.wh...")).is_err(), "`..` is no name");
+        assert!(unpack_entry(&mut unpacker, &file("etc/.wh...")).is_err(), "`..` is no name");
     }
 }

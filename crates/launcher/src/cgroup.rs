@@ -18,7 +18,7 @@ use crate::limits::LaunchLimits;
 /// Cgroup v1 accounts TCP and UDP socket buffers separately from all other memory, and only for sockets created while
 /// a limit is set. Socket buffers may use this fraction (one eighth) of the memory limit in addition to it. Cgroup v2
 /// counts them as memory.
-const SOCKET_PART: u64 = 8;
+const SOCKET_MEMORY_DIVISOR: u64 = 8;
 
 /// A cgroup controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -190,14 +190,14 @@ impl Group {
         match &self.hierarchy {
             Hierarchy::V2 { .. } => {
                 self.set(Controller::Memory, "memory.max", &memory)?;
-                self.set_if_there(Controller::Memory, "memory.swap.max", "0")?;
+                self.set_if_exists(Controller::Memory, "memory.swap.max", "0")?;
                 self.set(Controller::Cpu, "cpu.max", &format!("{} 100000", limits.cpu_millis * 100))?;
             }
             Hierarchy::V1 { .. } => {
                 self.set(Controller::Memory, "memory.limit_in_bytes", &memory)?;
-                self.set_if_there(Controller::Memory, "memory.memsw.limit_in_bytes", &memory)?;
-                let sockets = (limits.memory_bytes / SOCKET_PART).to_string();
-                self.set_if_there(Controller::Memory, "memory.kmem.tcp.limit_in_bytes", &sockets)?;
+                self.set_if_exists(Controller::Memory, "memory.memsw.limit_in_bytes", &memory)?;
+                let sockets = (limits.memory_bytes / SOCKET_MEMORY_DIVISOR).to_string();
+                self.set_if_exists(Controller::Memory, "memory.kmem.tcp.limit_in_bytes", &sockets)?;
                 self.set(Controller::Cpu, "cpu.cfs_quota_us", &(limits.cpu_millis * 100).to_string())?;
             }
         }
@@ -206,15 +206,15 @@ impl Group {
 
     /// Sets a limit only if its file exists. Some limits, such as swap, exist only if the kernel accounts for the
     /// resource.
-    fn set_if_there(&self, controller: Controller, name: &str, value: &str) -> Result<(), LaunchError> {
+    fn set_if_exists(&self, controller: Controller, name: &str, value: &str) -> Result<(), LaunchError> {
         match self.file(controller, name) {
             Some(file) if file.exists() => self.set(controller, name, value),
             _ => Ok(()),
         }
     }
 
-    /// The directory of a v2 cgroup, to clone a process directly into. Cgroup v1 has only [`Group::doors`].
-    pub(crate) fn birthplace(&self) -> Result<Option<OwnedFd>, LaunchError> {
+    /// The directory of a v2 cgroup, to clone a process directly into. Cgroup v1 has only [`Group::task_files`].
+    pub(crate) fn clone_directory(&self) -> Result<Option<OwnedFd>, LaunchError> {
         let Hierarchy::V2 { root } = &self.hierarchy else { return Ok(None) };
         let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC;
         let directory = root.join(&self.name);
@@ -223,9 +223,9 @@ impl Group {
             .step(|| format!("opening control group {}", directory.display()))
     }
 
-    /// Files of a v1 cgroup through which a single-threaded process enters it with [`pass`]. A process that moves
+    /// Files of a v1 cgroup through which a single-threaded process enters it with [`enter_v1`]. A process that moves
     /// itself does not need the host-wide lock that moving another process takes, which costs several milliseconds.
-    pub(crate) fn doors(&self) -> Result<Vec<OwnedFd>, LaunchError> {
+    pub(crate) fn task_files(&self) -> Result<Vec<OwnedFd>, LaunchError> {
         let open = |directory: PathBuf| {
             let file = directory.join("tasks");
             let opened = fs::OpenOptions::new().write(true).open(&file);
@@ -234,9 +234,9 @@ impl Group {
         self.directories().into_iter().map(open).collect()
     }
 
-    /// Moves a process into the cgroup. Slower than [`Group::birthplace`] and [`Group::doors`], but works for both
+    /// Moves a process into the cgroup. Slower than [`Group::clone_directory`] and [`Group::task_files`], but works for both
     /// versions.
-    pub(crate) fn admit(&self, pid: i32) -> Result<(), LaunchError> {
+    pub(crate) fn add_process(&self, pid: i32) -> Result<(), LaunchError> {
         self.directories().into_iter().try_for_each(|directory| {
             let file = directory.join("cgroup.procs");
             fs::write(&file, pid.to_string()).step(|| format!("writing {pid} to {}", file.display()))
@@ -306,8 +306,8 @@ impl Group {
     /// Freezes or thaws all processes of the cgroup and waits until the new state is reached.
     ///
     /// # Errors
-    /// The host has no freezer, or the state is not reached within `patience`.
-    pub fn set_frozen(&self, wanted: Frozen, patience: Duration) -> Result<(), LaunchError> {
+    /// The host has no freezer, or the state is not reached within `timeout`.
+    pub fn set_frozen(&self, wanted: Frozen, timeout: Duration) -> Result<(), LaunchError> {
         let version_2 = matches!(self.hierarchy, Hierarchy::V2 { .. });
         let (file, value) = match (version_2, wanted) {
             (true, Frozen::Yes) => ("cgroup.freeze", "1"),
@@ -321,7 +321,7 @@ impl Group {
                 io::Error::from(io::ErrorKind::Unsupported),
             ));
         }
-        let end = Instant::now() + patience;
+        let end = Instant::now() + timeout;
         loop {
             // Cgroup v1 needs the request repeated if a process was forking at the time.
             self.set(Controller::Freezer, file, value)?;
@@ -348,9 +348,9 @@ impl Group {
     /// Removes the cgroup after waiting for its last processes to exit. Succeeds if the cgroup does not exist.
     ///
     /// # Errors
-    /// Processes remain after `patience`.
-    pub fn remove(&self, patience: Duration) -> Result<(), LaunchError> {
-        let end = Instant::now() + patience;
+    /// Processes remain after `timeout`.
+    pub fn remove(&self, timeout: Duration) -> Result<(), LaunchError> {
+        let end = Instant::now() + timeout;
         for directory in self.directories() {
             loop {
                 match fs::remove_dir(&directory) {
@@ -370,8 +370,8 @@ impl Group {
 }
 
 /// Moves the calling process into a cgroup.
-pub(crate) fn pass(door: &OwnedFd) -> Result<(), LaunchError> {
-    rustix::io::write(door, b"0").map(drop).named("entering the control group")
+pub(crate) fn enter_v1(task_file: &OwnedFd) -> Result<(), LaunchError> {
+    rustix::io::write(task_file, b"0").map(drop).named("entering the control group")
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -398,7 +398,7 @@ mod tests {
 ";
 
     #[test]
-    fn a_version_2_tree_without_controllers_does_not_count() {
+    fn a_v2_hierarchy_without_controllers_is_ignored() {
         let found = Hierarchy::find_in(HYBRID, |_| "hugetlb\n".into()).unwrap();
         let Hierarchy::V1 { roots } = &found else { panic!("version 1 expected: {found:?}") };
         assert_eq!(roots[&Controller::Cpu], roots[&Controller::Cpuacct]);
@@ -408,19 +408,19 @@ mod tests {
     }
 
     #[test]
-    fn a_version_2_tree_with_controllers_wins() {
+    fn a_v2_hierarchy_with_controllers_is_preferred() {
         let found = Hierarchy::find_in(HYBRID, |_| "cpuset cpu io memory pids\n".into()).unwrap();
         assert_eq!(found, Hierarchy::V2 { root: "/sys/fs/cgroup/unified".into() });
     }
 
     #[test]
-    fn a_host_without_control_groups_has_none() {
+    fn a_host_without_cgroups_has_no_hierarchy() {
         assert_eq!(Hierarchy::find_in("22 27 0:21 / /proc rw - proc proc rw\n", |_| String::new()), None);
     }
 
     /// Uses a plain directory instead of a real v2 hierarchy, so the test runs on any host.
     #[test]
-    fn a_group_of_version_2_is_made_limited_read_frozen_and_removed() {
+    fn a_v2_cgroup_is_created_limited_read_frozen_and_removed() {
         let root = std::env::temp_dir().join(format!("caisson-cgroup-{}", std::process::id()));
         let parent = root.join("caisson");
         fs::create_dir_all(&parent).unwrap();
@@ -445,9 +445,9 @@ mod tests {
         ] {
             assert_eq!(read(&format!("caisson/one/{file}")), value, "{file}");
         }
-        group.admit(4711).unwrap();
+        group.add_process(4711).unwrap();
         assert_eq!(group.processes(), [4711].into());
-        assert!(group.birthplace().unwrap().is_some());
+        assert!(group.clone_directory().unwrap().is_some());
         for (file, text) in [
             ("memory.current", "10\n"),
             ("memory.peak", "20\n"),
@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn buffers_of_sockets_have_a_limit_of_their_own_in_version_1() {
+    fn v1_cgroups_limit_socket_buffers_separately() {
         let root = std::env::temp_dir().join(format!("caisson-cgroup-v1-{}", std::process::id()));
         let sockets = root.join("one").join("memory.kmem.tcp.limit_in_bytes");
         fs::create_dir_all(root.join("one")).unwrap();

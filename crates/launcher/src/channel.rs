@@ -23,7 +23,7 @@ pub(crate) const MAX_BYTES: usize = 4096;
 /// A message from the owner to the first process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Word {
+pub(crate) enum Message {
     /// The user ids are mapped.
     Mapped = b'm',
     /// Carries the layers of the root file system.
@@ -73,22 +73,22 @@ impl Channel {
     }
 
     /// Sends a message from the owner to the first process.
-    pub(crate) fn say(&self, word: Word, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
-        self.send(&[word as u8], descriptors)
+    pub(crate) fn send_message(&self, message: Message, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        self.send(&[message as u8], descriptors)
     }
 
     /// Waits in the first process for a specific message and returns its descriptors. End-of-file means that the
     /// owner is gone.
-    pub(crate) fn hear(&self, word: Word) -> io::Result<Vec<OwnedFd>> {
+    pub(crate) fn recv(&self, message: Message) -> io::Result<Vec<OwnedFd>> {
         let (bytes, descriptors) = self.receive()?;
-        if bytes == [word as u8] {
+        if bytes == [message as u8] {
             return Ok(descriptors);
         }
         Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the launcher is gone"))
     }
 
     /// Reports from the first process to the owner why it cannot become the guest.
-    pub(crate) fn complain(&self, error: &LaunchError) {
+    pub(crate) fn report_error(&self, error: &LaunchError) {
         let mut text = serde_json::to_vec(&Report::from(error)).unwrap_or_default();
         text.truncate(MAX_BYTES);
         // If this fails too, the owner still sees that the process exited.
@@ -138,11 +138,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_carries_descriptors() {
+    fn a_message_carries_descriptors() {
         let (owner, child) = pair().unwrap();
         let (reader, writer) = rustix::pipe::pipe().unwrap();
-        owner.say(Word::Layers, &[writer.as_fd()]).unwrap();
-        let received = child.hear(Word::Layers).unwrap();
+        owner.send_message(Message::Layers, &[writer.as_fd()]).unwrap();
+        let received = child.recv(Message::Layers).unwrap();
         assert_eq!(received.len(), 1);
         rustix::io::write(&received[0], b"x").unwrap();
         let mut byte = [0; 1];
@@ -151,16 +151,16 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_owner_is_an_error() {
+    fn recv_fails_if_the_owner_is_gone() {
         let (owner, child) = pair().unwrap();
         drop(owner);
-        assert!(child.hear(Word::Mapped).is_err());
+        assert!(child.recv(Message::Mapped).is_err());
     }
 
     #[test]
-    fn a_complaint_names_the_step() {
+    fn a_reported_error_names_the_step() {
         let (owner, child) = pair().unwrap();
-        child.complain(&LaunchError::new("mounting proc", io::Error::from_raw_os_error(1)));
+        child.report_error(&LaunchError::new("mounting proc", io::Error::from_raw_os_error(1)));
         let Some(Report::Failed { step, errno, .. }) = owner.wait_for_guest().unwrap() else {
             panic!("no failure")
         };

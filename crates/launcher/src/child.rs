@@ -10,7 +10,7 @@ use rustix::process::{Resource, Rlimit, Signal, getrlimit, set_parent_process_de
 use rustix::thread::{Gid, Uid, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
 use crate::cgroup;
-use crate::channel::{Channel, Word};
+use crate::channel::{Channel, Message};
 use crate::error::{LaunchError, Step};
 use crate::layers::{Ids, Layers};
 use crate::mounts;
@@ -20,7 +20,7 @@ use crate::sys;
 use crate::trace::Stopwatch;
 
 /// What the first process inherits from its owner.
-pub(crate) struct Inheritance {
+pub(crate) struct InheritedFds {
     /// Connects to the owner.
     pub(crate) channel: Channel,
     /// The guest executable.
@@ -40,7 +40,7 @@ pub(crate) struct Child {
 
 impl Child {
     /// Waits until the process has become the guest or exited; returns the error if it reported one.
-    pub(crate) fn complaint(&self) -> Option<LaunchError> {
+    pub(crate) fn reported_error(&self) -> Option<LaunchError> {
         let Ok(Some(Report::Failed { step, cause, errno })) = self.channel.wait_for_guest() else {
             return None;
         };
@@ -50,20 +50,20 @@ impl Child {
 }
 
 /// Becomes the guest. On failure, reports the error to the owner and exits.
-pub(crate) fn live(spec: &LaunchSpec, inheritance: &Inheritance, watch: Stopwatch) -> ! {
-    let Err(error) = become_guest(spec, inheritance, watch);
-    inheritance.channel.complain(&error);
-    sys::leave(1)
+pub(crate) fn child_main(spec: &LaunchSpec, inherited: &InheritedFds, watch: Stopwatch) -> ! {
+    let Err(error) = become_guest(spec, inherited, watch);
+    inherited.channel.report_error(&error);
+    sys::exit_now(1)
 }
 
 fn become_guest(
     spec: &LaunchSpec,
-    inheritance: &Inheritance,
+    inherited: &InheritedFds,
     mut watch: Stopwatch,
 ) -> Result<Infallible, LaunchError> {
-    let channel = &inheritance.channel;
-    channel.hear(Word::Mapped).named("waiting for user ids")?;
-    take_root_identity(&spec.users).named("becoming user 0 of the namespace")?;
+    let channel = &inherited.channel;
+    channel.recv(Message::Mapped).named("waiting for user ids")?;
+    become_root(&spec.users).named("becoming user 0 of the namespace")?;
     // Must follow the change of user, which clears the setting. If the owner is already gone, the next message never
     // arrives.
     set_parent_process_death_signal(Some(Signal::KILL)).named("tying the sandbox to its launcher")?;
@@ -71,13 +71,15 @@ fn become_guest(
     let parts = mounts::prepare(spec)?;
     rustix::system::sethostname(b"caisson").named("setting the host name")?;
     if spec.network == Network::Own {
-        raise_loopback()?;
+        bring_up_loopback()?;
     }
     set_limits(spec)?;
     watch.lap("parts");
 
     let layers = match spec.users {
-        Users::Ranges(_) => Layers::received(spec, channel.hear(Word::Layers).named("waiting for layers")?)?,
+        Users::Ranges(_) => {
+            Layers::received(spec, channel.recv(Message::Layers).named("waiting for layers")?)?
+        }
         Users::Lent { .. } | Users::Single => Layers::open(spec, Ids::Own)?,
     };
     watch.lap("layers came");
@@ -86,23 +88,23 @@ fn become_guest(
     drop(parts);
     watch.lap("root entered");
 
-    for door in channel.hear(Word::Limited).named("waiting for limits")? {
-        cgroup::pass(&door)?;
+    for task_file in channel.recv(Message::Limited).named("waiting for limits")? {
+        cgroup::enter_v1(&task_file)?;
     }
     sys::enter_cgroup_namespace().named("entering a cgroup namespace")?;
     watch.lap("limits came");
-    privileges::give_up(spec, inheritance.guest.as_fd(), state.as_fd())?;
+    privileges::drop_privileges(spec, inherited.guest.as_fd(), state.as_fd())?;
     watch.lap("privileges given up");
-    execute(spec, inheritance, &[(&listener, LISTEN_FD), (&state, STATE_FD)])
+    execute(spec, inherited, &[(&listener, LISTEN_FD), (&state, STATE_FD)])
 }
 
-fn raise_loopback() -> Result<(), LaunchError> {
+fn bring_up_loopback() -> Result<(), LaunchError> {
     let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
         .named("opening a socket")?;
-    sys::raise_loopback(&socket).named("raising the loopback device")
+    sys::bring_up_loopback(&socket).named("raising the loopback device")
 }
 
-pub(crate) fn take_root_identity(users: &Users) -> rustix::io::Result<()> {
+pub(crate) fn become_root(users: &Users) -> rustix::io::Result<()> {
     // The kernel does not allow dropping groups if only the process's own id is mapped, because groups can deny
     // access.
     if !matches!(users, Users::Single) {
@@ -124,7 +126,7 @@ fn set_limits(spec: &LaunchSpec) -> Result<(), LaunchError> {
 /// Executes the guest with the standard descriptors plus these at fixed numbers.
 pub(crate) fn execute(
     spec: &LaunchSpec,
-    inheritance: &Inheritance,
+    inherited: &InheritedFds,
     placed: &[(&OwnedFd, i32)],
 ) -> Result<Infallible, LaunchError> {
     let strings = |texts: &[String]| -> Result<Vec<CString>, LaunchError> {
@@ -141,15 +143,15 @@ pub(crate) fn execute(
         "LC_CTYPE=C.UTF-8".into(),
     ])?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
-    place_descriptors(inheritance, placed).named("placing the guest's descriptors")?;
-    Err(LaunchError::new("executing the guest", sys::execute(&inheritance.guest, &arguments, &environment)))
+    place_descriptors(inherited, placed).named("placing the guest's descriptors")?;
+    Err(LaunchError::new("executing the guest", sys::execute(&inherited.guest, &arguments, &environment)))
 }
 
 /// Only the standard descriptors and those in `placed` survive. The owner has kept these numbers free.
-fn place_descriptors(inheritance: &Inheritance, placed: &[(&OwnedFd, i32)]) -> io::Result<()> {
-    sys::place_descriptor(&inheritance.null, 0)?;
-    sys::place_descriptor(&inheritance.log, 1)?;
-    sys::place_descriptor(&inheritance.log, 2)?;
+fn place_descriptors(inherited: &InheritedFds, placed: &[(&OwnedFd, i32)]) -> io::Result<()> {
+    sys::place_descriptor(&inherited.null, 0)?;
+    sys::place_descriptor(&inherited.log, 1)?;
+    sys::place_descriptor(&inherited.log, 2)?;
     sys::close_on_exec_from(LISTEN_FD as u32)?;
     placed.iter().try_for_each(|(descriptor, number)| sys::place_descriptor(descriptor, *number))
 }

@@ -12,50 +12,51 @@ use rustix::fs::{Access, access};
 use crate::cgroup::{Controller, Hierarchy};
 
 /// Where the server moves itself if its own cgroup must be empty before it can have child cgroups with limits.
-const SERVER_GROUP: &str = "caisson-server";
+const SERVER_CGROUP: &str = "caisson-server";
 const WANTED: [&str; 3] = ["memory", "cpu", "pids"];
 
 /// Finds cgroups in which this process may create others; `None` if nothing was delegated.
 #[must_use]
 pub fn find() -> Option<Hierarchy> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
-    let own = own_groups(&mounts, &fs::read_to_string("/proc/self/cgroup").ok()?);
+    let own = current_cgroups(&mounts, &fs::read_to_string("/proc/self/cgroup").ok()?);
     if let Some(group) = &own.version_2
-        && let Some(root) = group.ancestors().take_while(|group| is_ours(group)).find(|group| divide(group))
+        && let Some(root) =
+            group.ancestors().take_while(|group| is_delegated(group)).find(|group| enable_controllers(group))
     {
         return Some(Hierarchy::V2 { root: root.to_path_buf() });
     }
-    let ours = |group: &PathBuf| may_write(group) && may_write(&group.join("tasks"));
-    let roots: BTreeMap<_, _> = own.version_1.into_iter().filter(|(_, group)| ours(group)).collect();
+    let is_usable = |group: &PathBuf| may_write(group) && may_write(&group.join("tasks"));
+    let roots: BTreeMap<_, _> = own.version_1.into_iter().filter(|(_, group)| is_usable(group)).collect();
     (!roots.is_empty()).then_some(Hierarchy::V1 { roots })
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
-struct OwnGroups {
+struct CurrentCgroups {
     version_2: Option<PathBuf>,
     version_1: BTreeMap<Controller, PathBuf>,
 }
 
 /// The directories of the cgroups that a process is in.
-fn own_groups(mounts: &str, memberships: &str) -> OwnGroups {
-    let mut found = OwnGroups::default();
+fn current_cgroups(mounts: &str, memberships: &str) -> CurrentCgroups {
+    let mut found = CurrentCgroups::default();
     for line in mounts.lines() {
         let Some((before, after)) = line.split_once(" - ") else { continue };
         let mut before = before.split(' ').skip(3);
         let (Some(root), Some(target)) = (before.next(), before.next()) else { continue };
         let mut kind = after.split(' ');
         let (kind, options) = (kind.next(), kind.nth(1).unwrap_or_default());
-        let place = |names: &str| {
+        let directory_of = |names: &str| {
             let path = membership(memberships, names)?;
             let below = Path::new(path).strip_prefix(root).ok()?;
             Some(Path::new(target).join(below))
         };
         match kind {
-            Some("cgroup2") => found.version_2 = found.version_2.take().or_else(|| place("")),
+            Some("cgroup2") => found.version_2 = found.version_2.take().or_else(|| directory_of("")),
             Some("cgroup") => {
                 for controller in Controller::ALL {
                     if options.split(',').any(|option| option == controller.name())
-                        && let Some(group) = place(controller.name())
+                        && let Some(group) = directory_of(controller.name())
                     {
                         found.version_1.insert(controller, group);
                     }
@@ -80,29 +81,29 @@ fn may_write(path: &Path) -> bool {
     access(path, Access::WRITE_OK).is_ok()
 }
 
-fn is_ours(group: &Path) -> bool {
+fn is_delegated(group: &Path) -> bool {
     may_write(group)
         && ["cgroup.procs", "cgroup.subtree_control"].iter().all(|name| may_write(&group.join(name)))
 }
 
 /// Enables controllers for the children of this cgroup. A cgroup that contains processes cannot do that; if this
 /// process is the only one, it moves into a child cgroup first.
-fn divide(group: &Path) -> bool {
+fn enable_controllers(group: &Path) -> bool {
     let owned = fs::read_to_string(group.join("cgroup.controllers")).unwrap_or_default();
     if !WANTED.iter().all(|name| owned.split_whitespace().any(|word| word == *name)) {
         return false;
     }
     let enable = || fs::write(group.join("cgroup.subtree_control"), "+memory +cpu +pids").is_ok();
-    enable() || (step_aside(group) && enable())
+    enable() || (move_to_child_cgroup(group) && enable())
 }
 
-fn step_aside(group: &Path) -> bool {
+fn move_to_child_cgroup(group: &Path) -> bool {
     let processes = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
     let own = std::process::id().to_string();
     if processes.trim() != own {
         return false;
     }
-    let aside = group.join(SERVER_GROUP);
+    let aside = group.join(SERVER_CGROUP);
     // The directory may exist from an earlier server.
     let _ = fs::create_dir(&aside);
     fs::write(aside.join("cgroup.procs"), own).is_ok()
@@ -113,13 +114,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_own_group_is_found_in_every_tree() {
+    fn the_current_cgroup_is_found_in_every_hierarchy() {
         let mounts = "\
 35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory
 36 31 0:33 /box /sys/fs/cgroup/cpu,cpuacct rw shared:3 - cgroup cgroup rw,cpu,cpuacct
 41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw
 ";
-        let found = own_groups(mounts, "4:memory:/user/me\n3:cpu,cpuacct:/box/me\n0::/user.slice/a:b\n");
+        let found = current_cgroups(mounts, "4:memory:/user/me\n3:cpu,cpuacct:/box/me\n0::/user.slice/a:b\n");
         assert_eq!(found.version_2.as_deref(), Some(Path::new("/sys/fs/cgroup/unified/user.slice/a:b")));
         assert_eq!(found.version_1[&Controller::Memory], Path::new("/sys/fs/cgroup/memory/user/me"));
         assert_eq!(found.version_1[&Controller::Cpu], Path::new("/sys/fs/cgroup/cpu,cpuacct/me"));

@@ -15,9 +15,9 @@ use crate::error::{LaunchError, Step};
 
 /// Whether the mount point must exist.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
-    Present,
-    MadeIfMissing,
+pub(crate) enum MountPoint {
+    MustExist,
+    CreateIfMissing,
 }
 
 /// Creates a detached mount of a kernel file system.
@@ -50,10 +50,10 @@ pub(crate) fn place(
     mount: BorrowedFd<'_>,
     root: BorrowedFd<'_>,
     path: &str,
-    wanted: Place,
+    wanted: MountPoint,
 ) -> Result<(), LaunchError> {
     let target = match open_below(root, path) {
-        Err(rustix::io::Errno::NOENT) if wanted == Place::MadeIfMissing => {
+        Err(rustix::io::Errno::NOENT) if wanted == MountPoint::CreateIfMissing => {
             mkdirat(root, path, Mode::from_raw_mode(0o755)).step(|| format!("making /{path}"))?;
             open_below(root, path)
         }

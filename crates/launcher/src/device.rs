@@ -12,7 +12,7 @@ use rustix::fs::{
 };
 use rustix::mount::{MountAttrFlags, OpenTreeFlags, open_tree};
 
-use crate::detached_mount::{Place, place, tmpfs, virtual_file_system};
+use crate::detached_mount::{MountPoint, place, tmpfs, virtual_file_system};
 use crate::error::{LaunchError, Step};
 use crate::spec::Users;
 
@@ -20,10 +20,10 @@ const DEVICES: [(&str, u32, u32); 6] =
     [("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0)];
 /// The maximum number of pseudo-terminals per sandbox. All sandboxes together can have 3,072, unless `kernel.pty` is
 /// changed.
-const MOST_TERMINALS: &str = "64";
-/// A tmpfs gets one inode per this many bytes of capacity, and at least `FEWEST_INODES`.
+const MAX_TERMINALS: &str = "64";
+/// A tmpfs gets one inode per this many bytes of capacity, and at least `MIN_INODES`.
 const BYTES_PER_INODE: u64 = 16 << 10;
-const FEWEST_INODES: u64 = 1024;
+const MIN_INODES: u64 = 1024;
 const LINKS: [(&str, &str); 5] = [
     ("ptmx", "pts/ptmx"),
     ("fd", "/proc/self/fd"),
@@ -42,14 +42,14 @@ pub(crate) struct Devices {
 pub(crate) fn prepare(shared_memory_bytes: u64, users: &Users) -> Result<Devices, LaunchError> {
     let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     let mut options =
-        vec![("newinstance", ""), ("ptmxmode", "0666"), ("mode", "0620"), ("max", MOST_TERMINALS)];
+        vec![("newinstance", ""), ("ptmxmode", "0666"), ("mode", "0620"), ("max", MAX_TERMINALS)];
     // The tty group; the sandbox of an unprivileged user has no such id.
     if let Users::Ranges(_) = users {
         options.push(("gid", "5"));
     }
     let terminals = virtual_file_system("devpts", &options, flags)?;
     let size = shared_memory_bytes.to_string();
-    let inodes = (shared_memory_bytes / BYTES_PER_INODE).max(FEWEST_INODES).to_string();
+    let inodes = (shared_memory_bytes / BYTES_PER_INODE).max(MIN_INODES).to_string();
     let shared_memory = tmpfs(
         &[("size", &size), ("nr_inodes", &inodes), ("mode", "1777")],
         flags | MountAttrFlags::MOUNT_ATTR_NODEV,
@@ -59,7 +59,7 @@ pub(crate) fn prepare(shared_memory_bytes: u64, users: &Users) -> Result<Devices
 
 /// Creates a `/dev` with its own device nodes; `None` if the host does not allow `mknod`. `owner` is user 0 of the
 /// sandbox.
-pub(crate) fn own_directory(owner: u32) -> Result<Option<OwnedFd>, LaunchError> {
+pub(crate) fn create_dev_with_nodes(owner: u32) -> Result<Option<OwnedFd>, LaunchError> {
     let directory = directory()?;
     let (user, group) = (Some(Uid::from_raw(owner)), Some(Gid::from_raw(owner)));
     let make = |name: &str, device: Dev| -> rustix::io::Result<()> {
@@ -108,25 +108,25 @@ pub(crate) fn mount(
             &made
         }
     };
-    place(directory.as_fd(), root, "dev", Place::MadeIfMissing)?;
+    place(directory.as_fd(), root, "dev", MountPoint::CreateIfMissing)?;
     // Must follow the mount: before Linux 6.15, part of a detached mount cannot be mounted elsewhere.
     let empty = openat(directory, "pts", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
         .named("opening the place of /dev/pts")?;
-    place(devices.terminals.as_fd(), root, "dev/pts", Place::Present)?;
-    place(devices.shared_memory.as_fd(), root, "dev/shm", Place::Present)?;
+    place(devices.terminals.as_fd(), root, "dev/pts", MountPoint::MustExist)?;
+    place(devices.shared_memory.as_fd(), root, "dev/shm", MountPoint::MustExist)?;
     if own.is_none() {
-        show_host_nodes(root, directory)?;
+        bind_host_nodes(root, directory)?;
     }
     Ok(empty)
 }
 
-fn show_host_nodes(root: BorrowedFd<'_>, directory: &OwnedFd) -> Result<(), LaunchError> {
+fn bind_host_nodes(root: BorrowedFd<'_>, directory: &OwnedFd) -> Result<(), LaunchError> {
     for (name, _, _) in DEVICES {
         let flags = OFlags::CREATE | OFlags::CLOEXEC | OFlags::WRONLY;
         openat(directory, name, flags, Mode::from_raw_mode(0o666)).step(|| format!("making /dev/{name}"))?;
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
         let node = open_tree(CWD, format!("/dev/{name}"), flags).step(|| format!("opening /dev/{name}"))?;
-        place(node.as_fd(), root, &format!("dev/{name}"), Place::Present)?;
+        place(node.as_fd(), root, &format!("dev/{name}"), MountPoint::MustExist)?;
     }
     Ok(())
 }

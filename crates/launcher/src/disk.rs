@@ -55,8 +55,8 @@ fn open_image(path: &Path) -> Result<OpenDisk, LaunchError> {
 /// Whether a file backs a loop device. The kernel reports the file by its path with symlinks resolved.
 #[must_use]
 pub fn is_under(device: u32, image: &Path) -> bool {
-    let told = fs::read_to_string(format!("/sys/block/loop{device}/loop/backing_file"));
-    told.is_ok_and(|file| Path::new(file.trim_end()) == image)
+    let backing_file = fs::read_to_string(format!("/sys/block/loop{device}/loop/backing_file"));
+    backing_file.is_ok_and(|file| Path::new(file.trim_end()) == image)
 }
 
 fn attach(image: &File) -> Result<(u32, File), LaunchError> {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use rustix::fs::{Mode, OFlags, openat, syncfs};
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use crate::launch_file::{Held, Note, Synced};
+use crate::launch_file::{LaunchRecord, LockedLaunchFile, Synced};
 
 /// Counts the errors that the kernel has found in an ext4 file system since it was mounted. `warning_count` does not
 /// work: a full disk gets warnings although nothing is lost (`ext4_convert_unwritten_extents_endio`), and lost data
@@ -28,7 +28,7 @@ pub fn faults(loop_device: u32) -> u64 {
 }
 
 /// The disk of a sandbox, held open since before its first write.
-pub(crate) struct HeldDisk {
+pub(crate) struct DiskSyncer {
     directory: Arc<OwnedFd>,
     loop_device: u32,
     /// The first damage found; never cleared.
@@ -41,7 +41,7 @@ pub(crate) struct HeldDisk {
     again: bool,
 }
 
-impl HeldDisk {
+impl DiskSyncer {
     /// Opens the root of a mount that nothing has written to yet.
     pub(crate) fn open(mount: BorrowedFd<'_>, loop_device: u32) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -50,25 +50,25 @@ impl HeldDisk {
     }
 
     /// A descriptor that becomes readable when the running sync is done.
-    pub(crate) fn news(&self) -> Option<BorrowedFd<'_>> {
+    pub(crate) fn sync_result(&self) -> Option<BorrowedFd<'_>> {
         self.running.as_ref().map(AsFd::as_fd)
     }
 
     /// Starts writing everything back on a separate thread, because it may take long and the owner must stay
     /// responsive.
-    pub(crate) fn begin(&mut self, held: &mut Held) {
+    pub(crate) fn begin(&mut self, held: &mut LockedLaunchFile) {
         if self.running.is_some() {
             self.again = true;
             return;
         }
         // Recorded before the sync starts: a reader that finds no such record knows that the next sync covers all
         // earlier writes. A full host disk may reject the line; the server then asks again.
-        if held.add(&Note::SyncStarted { number: self.begun + 1 }).is_err() {
+        if held.add(&LaunchRecord::SyncStarted { number: self.begun + 1 }).is_err() {
             return;
         }
         self.begun += 1;
         match self.start() {
-            Ok(news) => self.running = Some(news),
+            Ok(sync_result) => self.running = Some(sync_result),
             Err(_) => {
                 let result = syncfs(&self.directory).map_err(io::Error::from);
                 self.finish(&result, held);
@@ -77,21 +77,21 @@ impl HeldDisk {
     }
 
     fn start(&self) -> io::Result<OwnedFd> {
-        let (news, teller) = pipe_with(PipeFlags::CLOEXEC)?;
+        let (sync_result, result_writer) = pipe_with(PipeFlags::CLOEXEC)?;
         let directory = Arc::clone(&self.directory);
         std::thread::Builder::new().name("sync".into()).spawn(move || {
             let code = syncfs(&directory).map_or_else(rustix::io::Errno::raw_os_error, |()| 0);
             // The owner reads the result, unless it is about to exit.
-            let _ = rustix::io::write(&teller, &code.to_ne_bytes());
+            let _ = rustix::io::write(&result_writer, &code.to_ne_bytes());
         })?;
-        Ok(news)
+        Ok(sync_result)
     }
 
     /// Records the result of the finished sync and starts another one if it was requested meanwhile.
-    pub(crate) fn take_news(&mut self, held: &mut Held) {
-        let Some(news) = self.running.take() else { return };
+    pub(crate) fn take_sync_result(&mut self, held: &mut LockedLaunchFile) {
+        let Some(sync_result) = self.running.take() else { return };
         let mut code = [0; 4];
-        let result = match rustix::io::read(&news, &mut code) {
+        let result = match rustix::io::read(&sync_result, &mut code) {
             Ok(4) => match i32::from_ne_bytes(code) {
                 0 => Ok(()),
                 code => Err(io::Error::from_raw_os_error(code)),
@@ -105,11 +105,11 @@ impl HeldDisk {
         }
     }
 
-    fn finish(&mut self, result: &io::Result<()>, held: &mut Held) {
+    fn finish(&mut self, result: &io::Result<()>, held: &mut LockedLaunchFile) {
         self.damage = self.damage.take().or_else(|| damage_of(result, faults(self.loop_device)));
         let synced = Synced { number: self.begun, damage: self.damage.clone() };
         // If the record cannot be written, the server gets no answer and asks again.
-        let _ = held.add(&Note::Synced(synced));
+        let _ = held.add(&LaunchRecord::Synced(synced));
     }
 }
 
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failed_sync_and_a_counted_fault_are_both_damage() {
+    fn failed_syncs_and_ext4_errors_count_as_damage() {
         assert_eq!(damage_of(&Ok(()), 0), None);
         assert!(damage_of(&Ok(()), 2).unwrap().contains("2 errors"));
         let failed = Err(io::Error::from_raw_os_error(libc::EIO));
@@ -141,18 +141,19 @@ mod tests {
     }
 
     #[test]
-    fn the_first_damage_is_told_by_every_later_sync() {
+    fn every_later_sync_reports_the_first_damage() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(crate::launch_file::LAUNCH_FILE);
         fs::write(&path, "7\n{}\n").unwrap();
-        let mut held = Held::of(fs::OpenOptions::new().read(true).append(true).open(&path).unwrap());
+        let mut held =
+            LockedLaunchFile::of(fs::OpenOptions::new().read(true).append(true).open(&path).unwrap());
         let directory = fs::File::open(folder.path()).unwrap();
         // No file system is mounted from a loop device with this number.
-        let mut disk = HeldDisk::open(directory.as_fd(), u32::MAX).unwrap();
-        let mut sync = |disk: &mut HeldDisk| {
+        let mut disk = DiskSyncer::open(directory.as_fd(), u32::MAX).unwrap();
+        let mut sync = |disk: &mut DiskSyncer| {
             disk.begin(&mut held);
-            disk.take_news(&mut held);
-            let text = crate::launch_file::LaunchText::read(folder.path()).unwrap().unwrap();
+            disk.take_sync_result(&mut held);
+            let text = crate::launch_file::LaunchFileContents::read(folder.path()).unwrap().unwrap();
             (text.last_sync_started(), text.synced_after(disk.begun - 1).unwrap().damage)
         };
         assert_eq!(sync(&mut disk), (1, None));

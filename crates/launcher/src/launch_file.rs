@@ -25,7 +25,7 @@ const CLOSED_FILE: &str = "launch-closed.jsonl";
 /// A record that the launcher appends.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Note {
+pub enum LaunchRecord {
     /// The guest is running.
     Running(Running),
     /// Every process is gone.
@@ -46,11 +46,11 @@ pub struct Synced {
 }
 
 /// The contents of a launch file.
-pub struct LaunchText {
+pub struct LaunchFileContents {
     text: Vec<u8>,
 }
 
-impl LaunchText {
+impl LaunchFileContents {
     /// Reads the launch file of a sandbox; `None` if there is none.
     pub fn read(directory: &Path) -> io::Result<Option<Self>> {
         for name in [LAUNCH_FILE, CLOSED_FILE] {
@@ -75,8 +75,8 @@ impl LaunchText {
     /// The resources of a running sandbox; `None` if it never ran.
     #[must_use]
     pub fn running(&self) -> Option<Running> {
-        self.notes().find_map(|note| match note {
-            Note::Running(running) => Some(running),
+        self.launch_records().find_map(|note| match note {
+            LaunchRecord::Running(running) => Some(running),
             _ => None,
         })
     }
@@ -84,8 +84,8 @@ impl LaunchText {
     /// How the sandbox ended; `None` if it has not ended or its launcher could not record it.
     #[must_use]
     pub fn ended(&self) -> Option<EndRecord> {
-        self.notes().find_map(|note| match note {
-            Note::Ended(ended) => Some(ended),
+        self.launch_records().find_map(|note| match note {
+            LaunchRecord::Ended(ended) => Some(ended),
             _ => None,
         })
     }
@@ -93,8 +93,8 @@ impl LaunchText {
     /// The number of the last sync that was started; 0 if there was none.
     #[must_use]
     pub fn last_sync_started(&self) -> u64 {
-        let started = self.notes().filter_map(|note| match note {
-            Note::SyncStarted { number } => Some(number),
+        let started = self.launch_records().filter_map(|note| match note {
+            LaunchRecord::SyncStarted { number } => Some(number),
             _ => None,
         });
         started.max().unwrap_or(0)
@@ -103,8 +103,8 @@ impl LaunchText {
     /// The result of a sync that was started after the one with this number.
     #[must_use]
     pub fn synced_after(&self, number: u64) -> Option<Synced> {
-        self.notes().find_map(|note| match note {
-            Note::Synced(synced) if synced.number > number => Some(synced),
+        self.launch_records().find_map(|note| match note {
+            LaunchRecord::Synced(synced) if synced.number > number => Some(synced),
             _ => None,
         })
     }
@@ -112,13 +112,13 @@ impl LaunchText {
     /// The first damage that any sync has found.
     #[must_use]
     pub fn damage(&self) -> Option<String> {
-        self.notes().find_map(|note| match note {
-            Note::Synced(synced) => synced.damage,
+        self.launch_records().find_map(|note| match note {
+            LaunchRecord::Synced(synced) => synced.damage,
             _ => None,
         })
     }
 
-    fn notes(&self) -> impl Iterator<Item = Note> {
+    fn launch_records(&self) -> impl Iterator<Item = LaunchRecord> {
         self.lines().skip(2).filter_map(|line| serde_json::from_slice(line).ok())
     }
 
@@ -160,11 +160,11 @@ pub fn close(directory: &Path) -> io::Result<()> {
 }
 
 /// The launch file, locked by this launcher. The lock is released when the process exits.
-pub(crate) struct Held {
+pub(crate) struct LockedLaunchFile {
     file: File,
 }
 
-impl Held {
+impl LockedLaunchFile {
     #[cfg(test)]
     pub(crate) fn of(file: File) -> Self {
         Self { file }
@@ -185,11 +185,12 @@ impl Held {
         let mut text = Vec::new();
         file.read_to_end(&mut text).step(reading)?;
         let nothing = || io::Error::new(io::ErrorKind::UnexpectedEof, "it says nothing");
-        let spec = LaunchText { text }.spec().and_then(|spec| spec.ok_or_else(nothing)).step(reading)?;
+        let spec =
+            LaunchFileContents { text }.spec().and_then(|spec| spec.ok_or_else(nothing)).step(reading)?;
         Ok((spec, Self { file }))
     }
 
-    pub(crate) fn add(&mut self, note: &Note) -> Result<(), LaunchError> {
+    pub(crate) fn add(&mut self, note: &LaunchRecord) -> Result<(), LaunchError> {
         let mut add = || -> io::Result<()> {
             let mut line = Vec::new();
             if self.ends_in_part_of_a_line()? {
@@ -211,7 +212,7 @@ impl Held {
     }
 
     /// Signals that the file access log is complete.
-    pub(crate) fn tell_of_list(&self) {
+    pub(crate) fn mark_file_audit_complete(&self) {
         // Failure is harmless: the requester waits only for a limited time.
         let _ = self.file.set_modified(SystemTime::now());
     }
@@ -221,12 +222,12 @@ impl Held {
 mod tests {
     use super::*;
 
-    fn text(text: &str) -> LaunchText {
-        LaunchText { text: text.into() }
+    fn text(text: &str) -> LaunchFileContents {
+        LaunchFileContents { text: text.into() }
     }
 
     #[test]
-    fn a_line_without_an_end_is_not_there_yet() {
+    fn incomplete_lines_are_ignored() {
         assert_eq!(text("").record::<u32>().unwrap(), None);
         assert_eq!(text("7").record::<u32>().unwrap(), None);
         assert_eq!(text("7\n").record::<u32>().unwrap(), Some(7));
@@ -242,27 +243,27 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join(LAUNCH_FILE);
         fs::write(&path, "7\n{}\n{\"synced\":{\"num").unwrap();
-        let mut held = Held::of(OpenOptions::new().read(true).append(true).open(&path).unwrap());
+        let mut held = LockedLaunchFile::of(OpenOptions::new().read(true).append(true).open(&path).unwrap());
         for number in 1..=2 {
-            held.add(&Note::SyncStarted { number }).unwrap();
+            held.add(&LaunchRecord::SyncStarted { number }).unwrap();
         }
-        let text = LaunchText::read(directory.path()).unwrap().unwrap();
+        let text = LaunchFileContents::read(directory.path()).unwrap().unwrap();
         assert_eq!(text.last_sync_started(), 2);
-        let is_first = |note| matches!(note, Note::SyncStarted { number: 1 });
-        assert!(text.notes().any(is_first));
+        let is_first = |note| matches!(note, LaunchRecord::SyncStarted { number: 1 });
+        assert!(text.launch_records().any(is_first));
     }
 
     #[test]
-    fn a_file_that_was_closed_is_read_and_taken_by_nobody() {
+    fn a_closed_launch_file_can_be_read_but_not_locked() {
         let directory = tempfile::tempdir().unwrap();
         close(directory.path()).unwrap();
-        assert!(LaunchText::read(directory.path()).unwrap().is_none());
+        assert!(LaunchFileContents::read(directory.path()).unwrap().is_none());
         fs::write(directory.path().join(LAUNCH_FILE), "7\n").unwrap();
         close(directory.path()).unwrap();
         close(directory.path()).unwrap();
-        let text = LaunchText::read(directory.path()).unwrap().unwrap();
+        let text = LaunchFileContents::read(directory.path()).unwrap().unwrap();
         assert_eq!(text.record::<u32>().unwrap(), Some(7));
-        let error = Held::take(&directory.path().join(LAUNCH_FILE)).err().unwrap();
+        let error = LockedLaunchFile::take(&directory.path().join(LAUNCH_FILE)).err().unwrap();
         assert_eq!(error.source.kind(), io::ErrorKind::NotFound);
     }
 }

@@ -84,7 +84,7 @@ impl Layers {
             sys::set_mount_attributes(&disk.mount, 0, Some(users)).named("mapping the ids of the disk")?;
         }
         let devices = match ids {
-            Ids::Mapped { first_uid, .. } => device::own_directory(first_uid)?,
+            Ids::Mapped { first_uid, .. } => device::create_dev_with_nodes(first_uid)?,
             Ids::Own => None,
         };
         let OpenDisk { mount: disk, loop_device } = disk;

@@ -38,12 +38,12 @@ impl Log {
     }
 
     /// Redirects this process's standard error to the log.
-    pub(crate) fn take_complaints(&self) -> io::Result<()> {
+    pub(crate) fn redirect_stderr(&self) -> io::Result<()> {
         sys::place_descriptor(&OpenOptions::new().create(true).append(true).open(&self.path)?, 2)
     }
 
     /// Writes panics of this process to the log.
-    pub(crate) fn take_panics(&self) {
+    pub(crate) fn redirect_panics(&self) {
         let path = self.path.clone();
         std::panic::set_hook(Box::new(move |panic| {
             let file = OpenOptions::new().create(true).append(true).open(&path);
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_log_is_made_with_its_first_word_and_has_an_end() {
+    fn the_log_is_created_on_first_write_and_is_bounded() {
         let folder = tempfile::tempdir().unwrap();
         let mut log = Log::of(folder.path());
         log.add(b"");

@@ -12,7 +12,7 @@ use rustix::mount::{MountAttrFlags, MountPropagationFlags, UnmountFlags, mount_c
 use rustix::process::{chdir, fchdir, pivot_root};
 
 use crate::detached_mount::{
-    Place, clone_mount, move_to_path, open_below, place, tmpfs, virtual_file_system,
+    MountPoint, clone_mount, move_to_path, open_below, place, tmpfs, virtual_file_system,
 };
 use crate::device::{self, Devices};
 use crate::error::{LaunchError, Step};
@@ -42,7 +42,7 @@ const WATCH_LIMITS: [(&str, &str); 2] = [
     ("sys/user/max_inotify_instances", "/proc/sys/fs/inotify/max_user_instances"),
     ("sys/user/max_inotify_watches", "/proc/sys/fs/inotify/max_user_watches"),
 ];
-const WATCH_PART: u64 = 4;
+const WATCH_LIMIT_DIVISOR: u64 = 4;
 
 /// Detached mounts that do not depend on the owner.
 pub(crate) struct Parts {
@@ -53,7 +53,7 @@ pub(crate) struct Parts {
 
 /// The lower layers of the overlay.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Lowers {
+pub(crate) enum LowerLayers {
     /// `lower` alone.
     One,
     /// `root` on top of `lower`.
@@ -83,7 +83,7 @@ fn limit_watches(processes: BorrowedFd<'_>) -> io::Result<()> {
     for (file, of_host) in WATCH_LIMITS {
         let most: u64 = fs::read_to_string(of_host)?.trim().parse().map_err(io::Error::other)?;
         let file = openat(processes, file, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
-        rustix::io::write(file, (most / WATCH_PART).max(1).to_string().as_bytes())?;
+        rustix::io::write(file, (most / WATCH_LIMIT_DIVISOR).max(1).to_string().as_bytes())?;
     }
     Ok(())
 }
@@ -103,41 +103,41 @@ pub(crate) fn enter(spec: &LaunchSpec, layers: &Layers, parts: &Parts) -> Result
         // Mounted where the root itself goes later, on top of it: the disk has no other spare directory.
         move_to_path(over.as_fd(), &format!("{STAGE}/root"))?;
     }
-    let root = overlay(if layers.over.is_some() { Lowers::Two } else { Lowers::One })?;
+    let root = overlay(if layers.over.is_some() { LowerLayers::Two } else { LowerLayers::One })?;
     move_to_path(root.as_fd(), &format!("{STAGE}/root"))?;
     let root = root.as_fd();
     if let Users::Lent { .. } = spec.users {
-        give_to_agent(layers.disk.as_fd(), "workspace")?;
-        give_to_agent(root, AGENT_HOME)?;
+        chown_to_agent(layers.disk.as_fd(), "workspace")?;
+        chown_to_agent(root, AGENT_HOME)?;
     }
     for (bind, mount) in spec.root.binds.iter().zip(&layers.binds) {
-        place(mount.as_fd(), root, &bind.target.to_string_lossy(), Place::Present)?;
+        place(mount.as_fd(), root, &bind.target.to_string_lossy(), MountPoint::MustExist)?;
     }
     for path in ["workspace", "app"] {
         let mount = clone_mount(layers.disk.as_fd(), "workspace").named("opening the workspace")?;
-        place(mount.as_fd(), root, path, Place::MadeIfMissing)?;
+        place(mount.as_fd(), root, path, MountPoint::CreateIfMissing)?;
     }
     let empty = device::mount(root, &parts.devices, layers.devices.as_ref())?;
-    place(parts.processes.as_fd(), root, "proc", Place::MadeIfMissing)?;
-    place(parts.run.as_fd(), root, "run", Place::MadeIfMissing)?;
+    place(parts.processes.as_fd(), root, "proc", MountPoint::CreateIfMissing)?;
+    place(parts.run.as_fd(), root, "run", MountPoint::CreateIfMissing)?;
     seal_proc(root, empty.as_fd(), parts.run.as_fd())?;
     leave_old_root(root)
 }
 
 /// Without id-mapped mounts, no file on the host can belong to the agent before the sandbox has its user ids.
-fn give_to_agent(root: BorrowedFd<'_>, path: &str) -> Result<(), LaunchError> {
-    let Some(place) = open_if_there(root, path)? else { return Ok(()) };
+fn chown_to_agent(root: BorrowedFd<'_>, path: &str) -> Result<(), LaunchError> {
+    let Some(place) = open_if_exists(root, path)? else { return Ok(()) };
     let (user, group) = (Uid::from_raw(AGENT_ID), Gid::from_raw(AGENT_ID));
     chownat(place, "", Some(user), Some(group), AtFlags::EMPTY_PATH)
         .step(|| format!("giving /{path} to the agent"))
 }
 
 /// Creates the overlay root of a sandbox; writes go to the disk mounted at `STAGE`.
-pub(crate) fn overlay(lowers: Lowers) -> Result<OwnedFd, LaunchError> {
+pub(crate) fn overlay(lowers: LowerLayers) -> Result<OwnedFd, LaunchError> {
     let (upper, work) = (format!("{STAGE}/upper"), format!("{STAGE}/work"));
     let lower = match lowers {
-        Lowers::One => format!("{STAGE}/lower"),
-        Lowers::Two => format!("{STAGE}/root:{STAGE}/lower"),
+        LowerLayers::One => format!("{STAGE}/lower"),
+        LowerLayers::Two => format!("{STAGE}/root:{STAGE}/lower"),
     };
     virtual_file_system(
         "overlay",
@@ -151,11 +151,11 @@ pub(crate) fn overlay(lowers: Lowers) -> Result<OwnedFd, LaunchError> {
 fn seal_proc(root: BorrowedFd<'_>, empty: BorrowedFd<'_>, run: BorrowedFd<'_>) -> Result<(), LaunchError> {
     // Must come first: these mounts would cover what is hidden below them.
     for path in READ_ONLY {
-        let Some(place) = open_if_there(root, path)? else { continue };
+        let Some(place) = open_if_exists(root, path)? else { continue };
         let mount = clone_mount(place.as_fd(), "").step(|| format!("opening /{path}"))?;
         sys::set_mount_attributes(&mount, libc::MOUNT_ATTR_RDONLY, None)
             .step(|| format!("making /{path} read-only"))?;
-        self::place(mount.as_fd(), root, path, Place::Present)?;
+        self::place(mount.as_fd(), root, path, MountPoint::MustExist)?;
     }
     let null = open_below(root, "dev/null").named("opening /dev/null")?;
     for path in HIDDEN_FILES {
@@ -177,7 +177,7 @@ fn seal_proc(root: BorrowedFd<'_>, empty: BorrowedFd<'_>, run: BorrowedFd<'_>) -
     unlinkat(run, BOOT_ID_FILE, AtFlags::empty()).named("removing the boot id from /run")
 }
 
-fn open_if_there(root: BorrowedFd<'_>, path: &str) -> Result<Option<OwnedFd>, LaunchError> {
+fn open_if_exists(root: BorrowedFd<'_>, path: &str) -> Result<Option<OwnedFd>, LaunchError> {
     match open_below(root, path) {
         Ok(place) => Ok(Some(place)),
         Err(rustix::io::Errno::NOENT) => Ok(None),
@@ -190,11 +190,11 @@ fn hide(
     path: &str,
     cover: impl FnOnce() -> io::Result<OwnedFd>,
 ) -> Result<(), LaunchError> {
-    if open_if_there(root, path)?.is_none() {
+    if open_if_exists(root, path)?.is_none() {
         return Ok(());
     }
     let cover = cover().step(|| format!("hiding /{path}"))?;
-    place(cover.as_fd(), root, path, Place::Present)
+    place(cover.as_fd(), root, path, MountPoint::MustExist)
 }
 
 /// Both arguments of `pivot_root` are the new root: the old root ends up mounted on top of it and is then unmounted.

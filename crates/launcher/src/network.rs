@@ -12,23 +12,23 @@ use crate::sys;
 
 const OWN_NETWORK: &str = "/proc/thread-self/ns/net";
 /// Files that show traces of use: counters of all traffic sent or rejected, and state that outlives its socket.
-const TOLD: [&str; 6] = ["dev", "snmp", "snmp6", "netstat", "ip6_flowlabel", "unix"];
+const TRACE_FILES: [&str; 6] = ["dev", "snmp", "snmp6", "netstat", "ip6_flowlabel", "unix"];
 /// Only the first line counts sockets of this namespace; the others count sockets of the whole host.
 const SOCKETS: &str = "sockstat";
 
 /// A snapshot of all state of a network namespace that use would change.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Traces(String);
+pub struct NetworkSnapshot(String);
 
 /// Creates a network namespace with only a loopback device.
 ///
 /// # Errors
 /// This process may not create one.
 pub fn make() -> io::Result<OwnedFd> {
-    elsewhere(|| {
+    on_new_thread(|| {
         sys::enter_new_network()?;
         let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
-        sys::raise_loopback(&socket)?;
+        sys::bring_up_loopback(&socket)?;
         Ok(open(OWN_NETWORK, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
     })
 }
@@ -38,30 +38,30 @@ pub fn make() -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// The namespace cannot be entered, read or left.
-pub fn traces(network: impl AsFd) -> io::Result<Traces> {
+pub fn traces(network: impl AsFd) -> io::Result<NetworkSnapshot> {
     let own = open(OWN_NETWORK, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))?;
-    let told = read();
+    let snapshot = read();
     move_into_link_name_space(own.as_fd(), Some(LinkNameSpaceType::Network))?;
-    told
+    snapshot
 }
 
-fn read() -> io::Result<Traces> {
+fn read() -> io::Result<NetworkSnapshot> {
     let file = |name: &str| format!("/proc/thread-self/net/{name}");
     let sockets = fs::read_to_string(file(SOCKETS))?;
     let mut text = sockets.lines().next().unwrap_or_default().to_owned();
-    for name in TOLD {
+    for name in TRACE_FILES {
         match fs::read_to_string(file(name)) {
             // Not every kernel has all of these files.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             other => text.push_str(&other?),
         }
     }
-    Ok(Traces(text))
+    Ok(NetworkSnapshot(text))
 }
 
 /// Runs work on a temporary thread.
-fn elsewhere<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+fn on_new_thread<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
     let thread = std::thread::Builder::new().spawn(work)?;
     thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread panicked")))
 }
@@ -75,12 +75,12 @@ mod tests {
     use super::*;
 
     /// Snapshots after and before an action.
-    fn after<T: 'static>(deed: impl FnOnce() -> T + Send + 'static) -> (Traces, Traces) {
-        elsewhere(|| {
+    fn after<T: 'static>(action: impl FnOnce() -> T + Send + 'static) -> (NetworkSnapshot, NetworkSnapshot) {
+        on_new_thread(|| {
             let network = make()?;
             let before = traces(&network)?;
             move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))?;
-            let result = deed();
+            let result = action();
             let after = read()?;
             drop(result);
             Ok((after, before))
@@ -89,14 +89,14 @@ mod tests {
     }
 
     #[test]
-    fn a_network_that_nobody_used_tells_the_same_as_a_new_one() {
+    fn an_unused_network_has_the_same_snapshot_as_a_new_one() {
         let (after, before) = after(|| drop(TcpListener::bind("127.0.0.1:0").unwrap()));
         assert_eq!(after, before);
         assert_eq!(traces(make().unwrap()).unwrap(), before);
     }
 
     #[test]
-    fn whatever_was_sent_or_refused_is_told() {
+    fn sent_and_rejected_packets_change_the_snapshot() {
         let sent = || UdpSocket::bind("127.0.0.1:0").unwrap().send_to(b"x", "127.0.0.1:9").map(drop);
         let refused = || UdpSocket::bind("0.0.0.0:0").unwrap().send_to(b"x", "192.0.2.1:9").map(drop);
         for (after, before) in [after(sent), after(refused)] {
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_still_open_is_told() {
+    fn open_sockets_change_the_snapshot() {
         let (port, before) = after(|| TcpListener::bind("127.0.0.1:0").unwrap());
         assert_ne!(port, before);
         let name = SocketAddr::from_abstract_name("caisson").unwrap();

@@ -15,37 +15,37 @@ use rustix::process::{Pid, Signal, WaitOptions, pidfd_send_signal, waitpid};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::cgroup::{CgroupUsage, Hierarchy};
-use crate::channel::{self, Word};
-use crate::child::{self, Child, Inheritance};
-use crate::disk_sync::HeldDisk;
+use crate::channel::{self, Message};
+use crate::child::{self, Child, InheritedFds};
+use crate::disk_sync::DiskSyncer;
 use crate::error::{LaunchError, Step};
-use crate::files::FileAudit;
-use crate::launch_file::{Held, Note};
+use crate::file_audit::FileAudit;
+use crate::landlock_only;
+use crate::launch_file::{LaunchRecord, LockedLaunchFile};
 use crate::layers::{Ids, Layers};
 use crate::log::Log;
-use crate::mark;
 use crate::process;
-use crate::shelter;
+use crate::process_mark;
 use crate::slot::Slot;
 use crate::spec::{
-    ENTRANCE_FD, EndRecord, FILES_FILE, FileAuditing, GuestEnd, LISTEN_FD, LaunchSpec, Network, Report,
-    Running, STATE_FD, Seal, Shelter, Trace, Users,
+    EndRecord, FILES_FILE, FileAuditing, GuestEnd, LISTEN_FD, LandlockOnly, LaunchSpec, Network, PROXY_FD,
+    Report, Running, STATE_FD, Seal, Trace, Users,
 };
 use crate::sys::{self, Cloned, Namespaces};
 use crate::trace::Stopwatch;
 use crate::users;
 
-const GROUP_PATIENCE: Duration = Duration::from_secs(5);
+const CGROUP_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long an owner must be idle before it releases the memory of its code. Short jobs are done by then.
-const QUIET: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+const IDLE_TIMEOUT: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// What the owner holds of the disk for the sandbox's lifetime.
 #[derive(Default)]
-struct Kept {
+struct DiskHandles {
     /// The file access log, if enabled.
     audit: Option<FileAudit>,
     /// The disk, if it is a separate file system.
-    disk: Option<HeldDisk>,
+    disk: Option<DiskSyncer>,
 }
 
 /// Creates the sandbox that a launch file describes and stays until it has ended.
@@ -53,13 +53,13 @@ struct Kept {
 /// # Errors
 /// The sandbox could not be created; only its directory is left.
 pub(crate) fn run(file: &Path, null: BorrowedFd<'_>, lent: Vec<OwnedFd>) -> Result<(), LaunchError> {
-    let (spec, mut held) = Held::take(file)?;
+    let (spec, mut locked_file) = LockedLaunchFile::take(file)?;
     let mut log = Log::of(&spec.directory);
-    log.take_panics();
+    log.redirect_panics();
     if spec.trace == Trace::On {
-        log.take_complaints().named("opening the log")?;
+        log.redirect_stderr().named("opening the log")?;
     }
-    let _image = hold_image(&spec)?;
+    let _image = lock_image(&spec)?;
     let mut watch = Stopwatch::start("owner", spec.trace);
     let slot = users::take(&spec.users)?;
     if spec.network == Network::Lent {
@@ -68,48 +68,51 @@ pub(crate) fn run(file: &Path, null: BorrowedFd<'_>, lent: Vec<OwnedFd>) -> Resu
         enter_network(&network)?;
     }
     let child = match &spec.seal {
-        Seal::Namespaces => give_birth(&spec, null, &watch)?,
-        Seal::Shelter(shelter) => shelter::give_birth(&spec, shelter, slot.as_ref(), null)?,
+        Seal::Namespaces => clone_child(&spec, null, &watch)?,
+        Seal::LandlockOnly(landlock_only) => {
+            landlock_only::clone_child(&spec, landlock_only, slot.as_ref(), null)?
+        }
     };
     watch.lap("child born");
-    let mut kept = Kept::default();
+    let mut disk_handles = DiskHandles::default();
     let result = match &spec.seal {
-        Seal::Namespaces => set_up(&spec, slot.as_ref(), &child, &mut watch, &mut kept),
-        Seal::Shelter(_) => shelter::set_up(&spec, &child),
+        Seal::Namespaces => set_up(&spec, slot.as_ref(), &child, &mut watch, &mut disk_handles),
+        Seal::LandlockOnly(_) => landlock_only::set_up(&spec, &child),
     };
-    let result = result.and_then(|running| held.add(&Note::Running(running)));
+    let result = result.and_then(|running| locked_file.add(&LaunchRecord::Running(running)));
     if let Err(error) = result {
         // The process may already be gone.
         let _ = pidfd_send_signal(&child.pidfd, Signal::KILL);
-        end(&spec, &mut held, &child, true)?;
+        end(&spec, &mut locked_file, &child, true)?;
         // If the process failed first, its own error is more precise.
-        return Err(child.complaint().unwrap_or(error));
+        return Err(child.reported_error().unwrap_or(error));
     }
-    let mut asked = false;
+    let mut termination_requested = false;
     let termination = sys::termination_descriptor().named("listening for signals")?;
     let requests = sys::request_descriptor().named("listening for signals")?;
     let syncs = sys::sync_descriptor().named("listening for signals")?;
     let signals = Signals { termination, requests, syncs };
-    tell(&Report::Ready);
+    print_report(&Report::Ready);
     sys::place_descriptor(null, 1).named("closing standard output")?;
     watch.lap("ready");
-    wait(&mut held, &child, &signals, &mut asked, &mut log, &mut kept).named("waiting for the guest")?;
+    wait(&mut locked_file, &child, &signals, &mut termination_requested, &mut log, &mut disk_handles)
+        .named("waiting for the guest")?;
     // The loop device detaches from the disk when the last descriptor is closed.
-    let Kept { audit, disk } = kept;
+    let DiskHandles { audit, disk } = disk_handles;
     drop(disk);
     if let Some(mut audit) = audit {
         audit.drain_all();
     }
-    end(&spec, &mut held, &child, asked)
+    end(&spec, &mut locked_file, &child, termination_requested)
 }
 
 /// Reports a failure to the process that started the launcher.
 pub fn fail(error: &LaunchError) {
     eprintln!("{}: {}", error.step, error.source);
-    tell(&Report::from(error));
+    print_report(&Report::from(error));
 }
 
-fn tell(report: &Report) {
+fn print_report(report: &Report) {
     let mut line = serde_json::to_vec(report).unwrap_or_default();
     line.push(b'\n');
     // The process that started the launcher may be gone. The sandbox lives on and is found again through its
@@ -118,11 +121,11 @@ fn tell(report: &Report) {
 }
 
 /// Reserves the descriptor numbers of the guest, so that descriptors opened later do not get them.
-pub(crate) fn keep_numbers_free() -> io::Result<OwnedFd> {
+pub(crate) fn reserve_guest_fds() -> io::Result<OwnedFd> {
     let null = open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     // Moved above all reserved numbers: any descriptor on such a number stays open only here and is replaced.
-    let null = rustix::io::fcntl_dupfd_cloexec(null, ENTRANCE_FD + 1)?;
-    for number in [LISTEN_FD, STATE_FD, ENTRANCE_FD] {
+    let null = rustix::io::fcntl_dupfd_cloexec(null, PROXY_FD + 1)?;
+    for number in [LISTEN_FD, STATE_FD, PROXY_FD] {
         sys::place_descriptor(&null, number)?;
     }
     Ok(null)
@@ -130,7 +133,7 @@ pub(crate) fn keep_numbers_free() -> io::Result<OwnedFd> {
 
 /// Holds a shared lock on the image, which prevents its removal. The lock is released when the owner exits, however
 /// it ends.
-fn hold_image(spec: &LaunchSpec) -> Result<OwnedFd, LaunchError> {
+fn lock_image(spec: &LaunchSpec) -> Result<OwnedFd, LaunchError> {
     let path = &spec.root.lower;
     let directory = open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
         .step(|| format!("opening {}", path.display()))?;
@@ -140,32 +143,32 @@ fn hold_image(spec: &LaunchSpec) -> Result<OwnedFd, LaunchError> {
     Ok(directory)
 }
 
-fn give_birth(spec: &LaunchSpec, null: BorrowedFd<'_>, watch: &Stopwatch) -> Result<Child, LaunchError> {
+fn clone_child(spec: &LaunchSpec, null: BorrowedFd<'_>, watch: &Stopwatch) -> Result<Child, LaunchError> {
     let guest = open(&spec.guest, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
         .step(|| format!("opening {}", spec.guest.display()))?;
     let (log, log_writer) =
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).named("making the log's pipe")?;
     let (ours, theirs) = channel::pair().named("making a channel")?;
-    let mut birthplace = None;
+    let mut clone_directory = None;
     if let Some(group) = &spec.cgroup
         && matches!(group.hierarchy, Hierarchy::V2 { .. })
     {
         group.create(&spec.limits)?;
-        birthplace = group.birthplace()?;
+        clone_directory = group.clone_directory()?;
     }
     let null = null.try_clone_to_owned().named("copying /dev/null")?;
     let kinds = match spec.network {
         Network::Own => Namespaces::All,
         Network::Lent => Namespaces::AllButNetwork,
     };
-    match sys::clone_into_namespaces(kinds, birthplace.as_ref().map(AsFd::as_fd))
+    match sys::clone_into_namespaces(kinds, clone_directory.as_ref().map(AsFd::as_fd))
         .named("making namespaces")?
     {
         Cloned::Owner { pid, pidfd } => Ok(Child { pid, pidfd, channel: ours, log }),
         Cloned::Child => {
             drop(ours);
-            let inheritance = Inheritance { channel: theirs, guest, log: log_writer, null };
-            child::live(spec, &inheritance, watch.shared_with("child"))
+            let inherited = InheritedFds { channel: theirs, guest, log: log_writer, null };
+            child::child_main(spec, &inherited, watch.shared_with("child"))
         }
     }
 }
@@ -175,42 +178,43 @@ fn set_up(
     slot: Option<&Slot>,
     child: &Child,
     watch: &mut Stopwatch,
-    kept: &mut Kept,
+    disk_handles: &mut DiskHandles,
 ) -> Result<Running, LaunchError> {
     users::map(child.pid, &spec.users, slot)?;
-    child.channel.say(Word::Mapped, &[]).named("telling of user ids")?;
+    child.channel.send_message(Message::Mapped, &[]).named("telling of user ids")?;
     watch.lap("users mapped");
     let mut loop_device = None;
     // An unprivileged user may open mounts only where it is root, so there the child opens them.
     if let (Users::Ranges(slots), Some(slot)) = (&spec.users, slot) {
-        loop_device = send_layers(spec, users::first_of_range(slots, slot), child, watch, kept)?;
+        loop_device = send_layers(spec, users::first_of_range(slots, slot), child, watch, disk_handles)?;
     }
-    let mut doors = Vec::new();
+    let mut task_files = Vec::new();
     if let Some(group) = &spec.cgroup
         && matches!(group.hierarchy, Hierarchy::V1 { .. })
     {
         group.create(&spec.limits)?;
-        doors = group.doors()?;
+        task_files = group.task_files()?;
         watch.lap("group made");
     }
-    let doors: Vec<_> = doors.iter().map(AsFd::as_fd).collect();
-    child.channel.say(Word::Limited, &doors).named("telling of limits")?;
-    if let Some(complaint) = child.complaint() {
-        return Err(complaint);
+    let task_files: Vec<_> = task_files.iter().map(AsFd::as_fd).collect();
+    child.channel.send_message(Message::Limited, &task_files).named("telling of limits")?;
+    if let Some(reported_error) = child.reported_error() {
+        return Err(reported_error);
     }
-    if let Some(Err(error)) = kept.audit.as_mut().map(|audit| audit.add_root(child.pid)) {
+    if let Some(Err(error)) = disk_handles.audit.as_mut().map(|audit| audit.add_root(child.pid)) {
         // A partial log would be misleading.
-        complain_of_list(&error);
-        kept.audit = None;
+        warn_no_file_audit(&error);
+        disk_handles.audit = None;
         let _ = fs::remove_file(spec.directory.join(FILES_FILE));
     }
     let started = process::started(child.pid).ok_or_else(|| io::Error::other("it is gone"));
     let guest_started = started.named("looking at the guest")?;
-    let (guest_pid, network, syncs_disk) = (child.pid.unsigned_abs(), spec.network, kept.disk.is_some());
+    let (guest_pid, network, syncs_disk) =
+        (child.pid.unsigned_abs(), spec.network, disk_handles.disk.is_some());
     Ok(Running { guest_pid, guest_started, loop_device, network, syncs_disk })
 }
 
-fn complain_of_list(error: &io::Error) {
+fn warn_no_file_audit(error: &io::Error) {
     eprintln!("files are compared at the end instead of being listed as they are touched: {error}");
 }
 
@@ -220,7 +224,7 @@ fn send_layers(
     first_uid: u32,
     child: &Child,
     watch: &mut Stopwatch,
-    kept: &mut Kept,
+    disk_handles: &mut DiskHandles,
 ) -> Result<Option<u32>, LaunchError> {
     let users = open_namespace(child.pid, "user")?;
     // A socket belongs to the network namespace in which it was created, and its holder can inspect that namespace.
@@ -232,14 +236,15 @@ fn send_layers(
     watch.lap("layers opened");
     if spec.file_audit == FileAuditing::WherePossible && layers.loop_device.is_some() {
         // If the host does not allow it, the backend compares the files at the start and the end instead.
-        kept.audit =
-            FileAudit::begin(layers.disk.as_fd(), &spec.directory).inspect_err(complain_of_list).ok();
+        disk_handles.audit =
+            FileAudit::begin(layers.disk.as_fd(), &spec.directory).inspect_err(warn_no_file_audit).ok();
     }
     if let Some(device) = layers.loop_device {
         // Must precede the handover: failures that happen before this descriptor is opened are never reported.
-        kept.disk = Some(HeldDisk::open(layers.disk.as_fd(), device).named("holding the disk open")?);
+        disk_handles.disk =
+            Some(DiskSyncer::open(layers.disk.as_fd(), device).named("holding the disk open")?);
     }
-    child.channel.say(Word::Layers, &layers.descriptors()).named("handing over layers")?;
+    child.channel.send_message(Message::Layers, &layers.descriptors()).named("handing over layers")?;
     Ok(layers.loop_device)
 }
 
@@ -265,38 +270,38 @@ struct Signals {
 
 /// Waits for the guest to exit. Meanwhile copies its output to the log, up to a limit, and handles signals.
 fn wait(
-    held: &mut Held,
+    locked_file: &mut LockedLaunchFile,
     child: &Child,
     signals: &Signals,
-    asked: &mut bool,
+    termination_requested: &mut bool,
     log: &mut Log,
-    kept: &mut Kept,
+    disk_handles: &mut DiskHandles,
 ) -> io::Result<()> {
-    let Kept { audit, disk } = kept;
+    let DiskHandles { audit, disk } = disk_handles;
     let mut log_open = true;
-    let mut is_quiet = false;
+    let mut is_idle = false;
     loop {
         let mut watched: Vec<PollFd<'_>> = Vec::new();
         let mut watch = |descriptor| watched.push(PollFd::from_borrowed_fd(descriptor, PollFlags::IN));
         watch(child.pidfd.as_fd());
         watch(signals.requests.as_fd());
         watch(signals.syncs.as_fd());
-        disk.iter().filter_map(HeldDisk::news).for_each(&mut watch);
+        disk.iter().filter_map(DiskSyncer::sync_result).for_each(&mut watch);
         audit.iter().flat_map(|audit| audit.descriptors()).for_each(|group| watch(group.as_fd()));
         // Closed or handled descriptors are left out: `poll` reports a closed pipe every time, whatever events it
         // asks for.
-        if !*asked {
+        if !*termination_requested {
             watch(signals.termination.as_fd());
         }
         if log_open {
             watch(child.log.as_fd());
         }
-        let count = match poll(&mut watched, (!is_quiet).then_some(&QUIET)) {
+        let count = match poll(&mut watched, (!is_idle).then_some(&IDLE_TIMEOUT)) {
             Err(rustix::io::Errno::INTR) => continue,
             other => other?,
         };
-        is_quiet = count == 0;
-        if is_quiet {
+        is_idle = count == 0;
+        if is_idle {
             sys::release_own_code();
             continue;
         }
@@ -308,15 +313,15 @@ fn wait(
         let is_ready = |descriptor: &OwnedFd| ready.contains(&descriptor.as_raw_fd());
         if let Some(disk) = disk.as_mut() {
             // Handled before new sync requests, so that a new sync is not mistaken for the finished one.
-            if disk.news().is_some_and(|news| ready.contains(&news.as_raw_fd())) {
-                disk.take_news(held);
+            if disk.sync_result().is_some_and(|sync_result| ready.contains(&sync_result.as_raw_fd())) {
+                disk.take_sync_result(locked_file);
             }
         }
         if is_ready(&signals.syncs) {
             // Drained first, so that a request arriving from now on triggers another sync.
             let _ = rustix::io::read(&signals.syncs, &mut [0; 128]);
             if let Some(disk) = disk.as_mut() {
-                disk.begin(held);
+                disk.begin(locked_file);
             }
         }
         if let Some(audit) = audit.as_mut() {
@@ -325,22 +330,22 @@ fn wait(
             }
             // Must run before the processes that have files open are killed.
             if is_ready(&signals.termination) {
-                audit.tell_open(child.pid);
+                audit.record_open_files(child.pid);
             }
         }
         if is_ready(&signals.requests) {
             // The contents do not matter; reading only clears the descriptor.
             let _ = rustix::io::read(&signals.requests, &mut [0; 128]);
             if let Some(audit) = audit.as_mut() {
-                audit.tell_open(child.pid);
-                held.tell_of_list();
+                audit.record_open_files(child.pid);
+                locked_file.mark_file_audit_complete();
             }
         }
         if is_ready(&child.pidfd) {
             return Ok(());
         }
         if is_ready(&signals.termination) {
-            *asked = true;
+            *termination_requested = true;
             pidfd_send_signal(&child.pidfd, Signal::KILL)?;
         }
         if is_ready(&child.log) {
@@ -358,7 +363,12 @@ fn copy_log(from: &OwnedFd, log: &mut Log) -> bool {
 }
 
 /// Reaps the guest, records how it ended, and removes the cgroup and the socket.
-fn end(spec: &LaunchSpec, held: &mut Held, child: &Child, asked: bool) -> Result<(), LaunchError> {
+fn end(
+    spec: &LaunchSpec,
+    locked_file: &mut LockedLaunchFile,
+    child: &Child,
+    termination_requested: bool,
+) -> Result<(), LaunchError> {
     // `waitpid` returns once every process of the sandbox is gone: the kernel kills them with the first one.
     let status = waitpid(Pid::from_raw(child.pid), WaitOptions::empty()).named("collecting the guest")?;
     let end = match status {
@@ -369,27 +379,27 @@ fn end(spec: &LaunchSpec, held: &mut Held, child: &Child, asked: bool) -> Result
             .unwrap_or(GuestEnd::Code(-1)),
         None => GuestEnd::Code(-1),
     };
-    if let Seal::Shelter(shelter) = &spec.seal {
-        end_orphans(shelter)?;
+    if let Seal::LandlockOnly(landlock_only) = &spec.seal {
+        kill_orphans(landlock_only)?;
     }
     // The requester of a termination removes the whole directory next.
-    let recorded = if asked {
+    let recorded = if termination_requested {
         Ok(())
     } else {
         let usage = spec.cgroup.as_ref().map_or_else(CgroupUsage::default, crate::cgroup::Group::usage);
-        held.add(&Note::Ended(EndRecord { end, usage }))
+        locked_file.add(&LaunchRecord::Ended(EndRecord { end, usage }))
     };
     // The socket may never have been created, or the backend may already have removed it.
     let _ = fs::remove_file(&spec.socket);
     if let Some(group) = &spec.cgroup {
-        group.remove(GROUP_PATIENCE)?;
+        group.remove(CGROUP_TIMEOUT)?;
     }
     recorded
 }
 
 /// Kills and reaps orphans. Without a pid namespace, the kernel reparents them to the owner.
-fn end_orphans(shelter: &Shelter) -> Result<(), LaunchError> {
-    mark::end_all(shelter.mark, GROUP_PATIENCE).named("ending the sandbox's processes")?;
+fn kill_orphans(landlock_only: &LandlockOnly) -> Result<(), LaunchError> {
+    process_mark::kill_all(landlock_only.mark, CGROUP_TIMEOUT).named("ending the sandbox's processes")?;
     while let Ok(Some(_)) = waitpid(None, WaitOptions::NOHANG) {}
     Ok(())
 }

@@ -28,7 +28,7 @@ pub fn landlock_version() -> i32 {
 }
 
 /// Drops every privilege that the guest does not need. This is irreversible.
-pub(crate) fn give_up(
+pub(crate) fn drop_privileges(
     spec: &LaunchSpec,
     guest: BorrowedFd<'_>,
     state: BorrowedFd<'_>,

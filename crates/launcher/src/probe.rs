@@ -7,7 +7,7 @@ use rustix::mount::{FsOpenFlags, MountAttrFlags, MountPropagationFlags, fsopen, 
 
 use crate::detached_mount::{clone_tree, move_to_path, tmpfs, virtual_file_system};
 use crate::error::{LaunchError, Step};
-use crate::mounts::{self, Lowers, STAGE};
+use crate::mounts::{self, LowerLayers, STAGE};
 use crate::removal::in_user_namespace;
 use crate::spec::{DISK_DIRECTORIES, Probe, Users};
 use crate::sys::Namespaces;
@@ -44,6 +44,6 @@ pub fn probe(probe: &Probe) -> Result<(), LaunchError> {
         }
         let disk = clone_tree(&probe.directory)?;
         move_to_path(disk.as_fd(), STAGE)?;
-        mounts::overlay(Lowers::One).map(drop)
+        mounts::overlay(LowerLayers::One).map(drop)
     })
 }

@@ -35,14 +35,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_start_is_found_behind_any_name() {
+    fn start_time_is_parsed_after_any_process_name() {
         let stat = "42 (a) R 1 (x) S 7 42 41 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 9000 1 2\n";
         assert_eq!(started_in(stat), Some(9000));
         assert!(started(i32::try_from(std::process::id()).unwrap()).is_some());
     }
 
     #[test]
-    fn arguments_are_where_the_kernel_says() {
+    fn own_arguments_have_the_length_of_the_command_line() {
         assert_eq!(own_arguments().unwrap().len(), fs::read("/proc/self/cmdline").unwrap().len());
         assert_eq!(arguments_in("42 (a) b) S 7 42"), None);
     }

@@ -8,7 +8,7 @@ use std::io;
 
 use rustix::process::{Pid, WaitOptions, waitpid};
 
-use crate::channel::{self, Word};
+use crate::channel::{self, Message};
 use crate::child;
 use crate::error::{LaunchError, Step};
 use crate::spec::{Removal, Report};
@@ -37,20 +37,20 @@ pub(crate) fn in_user_namespace(
         Cloned::Child => {
             drop(ours);
             let result = theirs
-                .hear(Word::Mapped)
+                .recv(Message::Mapped)
                 .named("waiting for user ids")
-                .and_then(|_| child::take_root_identity(users).named("becoming user 0 of the namespace"))
+                .and_then(|_| child::become_root(users).named("becoming user 0 of the namespace"))
                 .and_then(|()| work());
             if let Err(error) = &result {
-                theirs.complain(error);
+                theirs.report_error(error);
             }
-            sys::leave(i32::from(result.is_err()))
+            sys::exit_now(i32::from(result.is_err()))
         }
         Cloned::Owner { pid, .. } => {
             drop(theirs);
             let mapped = users::map_all(pid, users);
             if mapped.is_ok() {
-                ours.say(Word::Mapped, &[]).named("telling of user ids")?;
+                ours.send_message(Message::Mapped, &[]).named("telling of user ids")?;
             }
             let said = if mapped.is_ok() { ours.wait_for_guest() } else { Ok(None) };
             // Closing this end makes a process that still waits for its ids exit.

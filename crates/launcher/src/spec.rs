@@ -20,14 +20,14 @@ pub const LISTEN_FD: i32 = 3;
 /// The descriptor of the directory of the guest's journal.
 pub const STATE_FD: i32 = 4;
 /// The descriptor of the listener for outgoing connections, in a sandbox without namespaces.
-pub const ENTRANCE_FD: i32 = 5;
+pub const PROXY_FD: i32 = 5;
 /// Directories in the tree of a sandbox without namespaces.
-pub const SHELTER_DIRECTORIES: [&str; 3] = ["workspace", "home", "tmp"];
+pub const LANDLOCK_ONLY_DIRECTORIES: [&str; 3] = ["workspace", "home", "tmp"];
 /// Directories that the root of every disk must have: two for the overlay, two mount points, and the workspace.
 pub const DISK_DIRECTORIES: [&str; 5] = ["upper", "work", "lower", "root", "workspace"];
 /// Programs of the package `uidmap` that map subordinate user and group ids into a namespace, which an unprivileged
 /// user may not do directly.
-pub const ID_HELPERS: [&str; 2] = ["/usr/bin/newuidmap", "/usr/bin/newgidmap"];
+pub const ID_MAP_PROGRAMS: [&str; 2] = ["/usr/bin/newuidmap", "/usr/bin/newgidmap"];
 /// User and group id that own the workspace inside the sandbox.
 pub const AGENT_ID: u32 = 1000;
 
@@ -97,20 +97,20 @@ pub enum Seal {
     #[default]
     Namespaces,
     /// Landlock and seccomp only. The `root` and `disk` of the specification are ignored.
-    Shelter(Shelter),
+    LandlockOnly(LandlockOnly),
 }
 
 /// What a sandbox without namespaces may access on the host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Shelter {
-    /// Holds everything that is writable; contains the [`SHELTER_DIRECTORIES`].
+pub struct LandlockOnly {
+    /// Holds everything that is writable; contains the [`LANDLOCK_ONLY_DIRECTORIES`].
     pub tree: PathBuf,
     /// Files and directories that may be read and executed.
     pub readable: Vec<PathBuf>,
     /// Devices that may be read and written.
     pub devices: Vec<PathBuf>,
-    /// Marks every process of this sandbox; see [`crate::mark`].
+    /// Marks every process of this sandbox; see [`crate::process_mark`].
     pub mark: u64,
 }
 

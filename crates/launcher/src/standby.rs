@@ -19,26 +19,26 @@ pub const STAND_BY: &str = "--stand-by";
 pub const TITLE_BYTES: usize = 512;
 
 /// The sending end for launch requests. The launcher exits when this is dropped; the owners that it has created stay.
-pub struct Orders(Channel);
+pub struct LaunchRequests(Channel);
 
-impl Orders {
+impl LaunchRequests {
     /// Creates a channel. The second value must become the launcher's standard input.
     pub fn new() -> io::Result<(Self, OwnedFd)> {
         let (ours, theirs) = channel::pair()?;
         Ok((Self(ours), theirs.into()))
     }
 
-    /// Requests the sandbox of a launch file. Its owner writes one line to `answer`. `lent` carries the network
+    /// Requests the sandbox of a launch file. Its owner writes one line to `answer`. `passed_fds` carries the network
     /// namespace, if the launch file asks for it.
     ///
     /// # Errors
     /// The launcher is gone, or the path is too long.
-    pub fn give(&self, file: &Path, answer: BorrowedFd<'_>, lent: &[BorrowedFd<'_>]) -> io::Result<()> {
+    pub fn give(&self, file: &Path, answer: BorrowedFd<'_>, passed_fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let path = file.as_os_str().as_bytes();
         if path.len() > MAX_BYTES {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the path is too long"));
         }
-        let descriptors: Vec<_> = [answer].iter().chain(lent).copied().collect();
+        let descriptors: Vec<_> = [answer].iter().chain(passed_fds).copied().collect();
         self.0.send(path, &descriptors)
     }
 }
@@ -48,11 +48,11 @@ impl Orders {
 pub fn stand_by(name: &OsStr) -> Result<(), LaunchError> {
     // Its own session: signals to the server's terminal do not arrive here.
     let _ = rustix::process::setsid();
-    let arguments = sys::OwnArguments::after(name.as_bytes());
-    let null = owner::keep_numbers_free().named("opening /dev/null")?;
+    let arguments = sys::ProcessTitle::after(name.as_bytes());
+    let null = owner::reserve_guest_fds().named("opening /dev/null")?;
     let orders = io::stdin().as_fd().try_clone_to_owned().named("opening standard input")?;
     sys::place_descriptor(&null, 0).named("closing standard input")?;
-    sys::set_collection(sys::Collection::ByKernel).named("leaving ended owners to the kernel")?;
+    sys::set_child_reaping(sys::ChildReaping::ByKernel).named("leaving ended owners to the kernel")?;
     let orders = Channel::from(orders);
     loop {
         let (path, descriptors) = match orders.receive() {
@@ -82,15 +82,15 @@ pub fn stand_by(name: &OsStr) -> Result<(), LaunchError> {
 }
 
 /// The main function of an owner process.
-fn own(file: &Path, null: BorrowedFd<'_>, answer: OwnedFd, lent: Vec<OwnedFd>) -> ! {
+fn own(file: &Path, null: BorrowedFd<'_>, answer: OwnedFd, passed_fds: Vec<OwnedFd>) -> ! {
     let run = || {
         // One session per owner: signals that one sandbox sends to its process group must not reach another.
         let _ = rustix::process::setsid();
         sys::place_descriptor(&answer, 1).named("opening standard output")?;
         // The reader waits until the last copy is closed.
         drop(answer);
-        sys::set_collection(sys::Collection::ByParent).named("waiting for own processes")?;
-        owner::run(file, null, lent)
+        sys::set_child_reaping(sys::ChildReaping::ByParent).named("waiting for own processes")?;
+        owner::run(file, null, passed_fds)
     };
     let result = run();
     if let Err(error) = &result {

@@ -82,7 +82,7 @@ pub(crate) fn fork() -> io::Result<Option<rustix::process::Pid>> {
 
 /// How exited child processes are reaped.
 #[derive(Clone, Copy)]
-pub(crate) enum Collection {
+pub(crate) enum ChildReaping {
     /// The kernel reaps them.
     ByKernel,
     /// This process reaps them.
@@ -90,10 +90,10 @@ pub(crate) enum Collection {
 }
 
 /// Sets how exited children are reaped. Child processes inherit the setting.
-pub(crate) fn set_collection(by: Collection) -> io::Result<()> {
+pub(crate) fn set_child_reaping(by: ChildReaping) -> io::Result<()> {
     let action = match by {
-        Collection::ByKernel => libc::SIG_IGN,
-        Collection::ByParent => libc::SIG_DFL,
+        ChildReaping::ByKernel => libc::SIG_IGN,
+        ChildReaping::ByParent => libc::SIG_DFL,
     };
     // SAFETY: no handler of this program is involved.
     match unsafe { libc::signal(libc::SIGCHLD, action) } {
@@ -178,7 +178,7 @@ pub(crate) fn configure_loop_device(device: impl AsFd, file: impl AsFd) -> io::R
     Ok(())
 }
 
-pub(crate) fn raise_loopback(socket: impl AsFd) -> io::Result<()> {
+pub(crate) fn bring_up_loopback(socket: impl AsFd) -> io::Result<()> {
     // SAFETY: all-zero is a valid ifreq.
     let mut request: libc::ifreq = unsafe { zeroed() };
     request.ifr_name[0] = b'l' as libc::c_char;
@@ -317,36 +317,36 @@ pub(crate) fn release_own_code() {
 }
 
 /// The memory of this process's arguments after the program name, which other processes see as its command line.
-pub(crate) struct OwnArguments {
-    room: Range<usize>,
+pub(crate) struct ProcessTitle {
+    title_area: Range<usize>,
 }
 
-impl OwnArguments {
+impl ProcessTitle {
     /// Locates the arguments. `name` is the program name as it was started.
     pub(crate) fn after(name: &[u8]) -> Option<Self> {
         let all = crate::process::own_arguments()?;
         let start = all.start + name.len() + 1;
-        (start < all.end).then_some(Self { room: start..all.end })
+        (start < all.end).then_some(Self { title_area: start..all.end })
     }
 
     /// Replaces the arguments with a text, if it fits.
     pub(crate) fn show(&self, text: &[u8]) {
-        let room = self.room.len();
-        if text.len() >= room {
+        let title_area = self.title_area.len();
+        if text.len() >= title_area {
             return;
         }
-        let start = self.room.start as *mut u8;
+        let start = self.title_area.start as *mut u8;
         // SAFETY: the kernel reported that these bytes are the arguments of this process, which has a single thread.
         // They are writable, and the standard library only hands out copies of them.
         unsafe {
-            start.write_bytes(0, room);
+            start.write_bytes(0, title_area);
             start.copy_from_nonoverlapping(text.as_ptr(), text.len());
         }
     }
 }
 
 /// Exits a process that was created by [`clone_into_namespaces`] without running any of its owner's cleanup.
-pub(crate) fn leave(code: i32) -> ! {
+pub(crate) fn exit_now(code: i32) -> ! {
     // SAFETY: the call only ends the process.
     unsafe { libc::_exit(code) }
 }

@@ -8,7 +8,7 @@ use rustix::process::{getegid, geteuid};
 
 use crate::error::{LaunchError, Step};
 use crate::slot::{self, Slot};
-use crate::spec::{AGENT_ID, ID_HELPERS, Slots, UIDS_PER_SANDBOX, Users};
+use crate::spec::{AGENT_ID, ID_MAP_PROGRAMS, Slots, UIDS_PER_SANDBOX, Users};
 
 /// Takes ids that no other sandbox has; `None` if all sandboxes share the same id.
 pub(crate) fn take(users: &Users) -> Result<Option<Slot>, LaunchError> {
@@ -32,9 +32,9 @@ pub(crate) fn map(pid: i32, users: &Users, slot: Option<&Slot>) -> Result<(), La
             write_maps(pid, [first, first], UIDS_PER_SANDBOX)
         }
         Users::Lent { slots, first_gid } => {
-            lend(pid, AGENT_ID, [slots.first_uid + number, first_gid + number], 1)
+            map_subordinate(pid, AGENT_ID, [slots.first_uid + number, first_gid + number], 1)
         }
-        Users::Single => map_own(pid),
+        Users::Single => map_single(pid),
     }
 }
 
@@ -44,13 +44,15 @@ pub(crate) fn map_all(pid: i32, users: &Users) -> Result<(), LaunchError> {
         Users::Ranges(slots) => {
             write_maps(pid, [slots.first_uid; 2], slots.count.saturating_mul(UIDS_PER_SANDBOX))
         }
-        Users::Lent { slots, first_gid } => lend(pid, 1, [slots.first_uid, *first_gid], slots.count),
-        Users::Single => map_own(pid),
+        Users::Lent { slots, first_gid } => {
+            map_subordinate(pid, 1, [slots.first_uid, *first_gid], slots.count)
+        }
+        Users::Single => map_single(pid),
     }
 }
 
 /// The kernel requires denying `setgroups` first, because groups can deny access.
-fn map_own(pid: i32) -> Result<(), LaunchError> {
+fn map_single(pid: i32) -> Result<(), LaunchError> {
     fs::write(format!("/proc/{pid}/setgroups"), "deny").named("giving up supplementary groups")?;
     write_maps(pid, [geteuid().as_raw(), getegid().as_raw()], 1)
 }
@@ -64,11 +66,11 @@ fn write_maps(pid: i32, first: [u32; 2], count: u32) -> Result<(), LaunchError> 
 }
 
 /// Maps 0 to the user's own ids, and `count` ids from `inside` on to subordinate ones. Both helpers run concurrently.
-fn lend(pid: i32, inside: u32, first: [u32; 2], count: u32) -> Result<(), LaunchError> {
+fn map_subordinate(pid: i32, inside: u32, first: [u32; 2], count: u32) -> Result<(), LaunchError> {
     let own = [geteuid().as_raw(), getegid().as_raw()];
     let start = |index: usize| -> Result<Child, LaunchError> {
         let numbers = [0, own[index], 1, inside, first[index], count];
-        Command::new(ID_HELPERS[index])
+        Command::new(ID_MAP_PROGRAMS[index])
             .arg(pid.to_string())
             .args(numbers.map(|number| number.to_string()))
             .env_clear()
@@ -76,10 +78,10 @@ fn lend(pid: i32, inside: u32, first: [u32; 2], count: u32) -> Result<(), Launch
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
-            .step(|| format!("starting {}", ID_HELPERS[index]))
+            .step(|| format!("starting {}", ID_MAP_PROGRAMS[index]))
     };
     let helpers = [start(0)?, start(1)?];
-    for (name, helper) in ID_HELPERS.into_iter().zip(helpers) {
+    for (name, helper) in ID_MAP_PROGRAMS.into_iter().zip(helpers) {
         let output = helper.wait_with_output().step(|| format!("waiting for {name}"))?;
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();

@@ -7,7 +7,7 @@ use std::time::Duration;
 pub enum McpError {
     /// The server did not complete the initialization.
     #[error("it did not answer the greeting: {0}")]
-    Greeting(String),
+    Initialization(String),
     #[error("it did not {what} within {} s", .limit.as_secs_f64())]
     Timeout {
         /// What it should have done.
@@ -16,19 +16,19 @@ pub enum McpError {
     },
     /// The server returned a protocol error.
     #[error("it answered: {0}")]
-    Answered(String),
+    ProtocolError(String),
     /// The connection is closed.
     #[error("its connection is gone: {0}")]
-    Gone(String),
+    ConnectionClosed(String),
     /// The server sent an unexpected message.
     #[error("it gave an answer that was not understood: {0}")]
-    NotUnderstood(String),
+    InvalidResponse(String),
 }
 
 impl McpError {
     /// Whether a retry may succeed.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Self::Timeout { .. } | Self::Gone(_) | Self::Greeting(_))
+        matches!(self, Self::Timeout { .. } | Self::ConnectionClosed(_) | Self::Initialization(_))
     }
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use egress::{ErrandBody, Proxy, Upstream};
+use egress::{Proxy, ServerResponseBody, Upstream};
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use http::header::{ACCEPT, CONTENT_TYPE};
@@ -26,19 +26,19 @@ use crate::outcome::short;
 use crate::spec::Headers;
 
 /// The maximum size of a response, and of one event of a stream.
-const MOST_BYTES: usize = 16 * 1024 * 1024;
+const MAX_BYTES: usize = 16 * 1024 * 1024;
 
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{0}")]
-pub(crate) struct WebError(String);
+pub(crate) struct HttpClientError(String);
 
-type Failure = StreamableHttpError<WebError>;
+type Failure = StreamableHttpError<HttpClientError>;
 
 /// The last error of a connection.
 #[derive(Clone, Default)]
-pub(crate) struct Trouble(Arc<Mutex<Option<String>>>);
+pub(crate) struct LastError(Arc<Mutex<Option<String>>>);
 
-impl Trouble {
+impl LastError {
     pub(crate) fn last(&self) -> Option<String> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -50,35 +50,35 @@ impl Trouble {
 
 /// An HTTP client for one server.
 #[derive(Clone)]
-pub(crate) struct Web {
+pub(crate) struct HttpClient {
     proxy: Proxy,
     upstream: Upstream,
     headers: Arc<Headers>,
     call: String,
-    trouble: Trouble,
+    last_error: LastError,
 }
 
 /// The transport of a session.
-pub(crate) fn transport(web: Web, url: &str) -> StreamableHttpClientTransport<Web> {
+pub(crate) fn transport(http_client: HttpClient, url: &str) -> StreamableHttpClientTransport<HttpClient> {
     let mut config = StreamableHttpClientTransportConfig::with_uri(url);
-    config.max_sse_event_size = MOST_BYTES;
-    StreamableHttpClientTransport::with_client(web, config)
+    config.max_sse_event_size = MAX_BYTES;
+    StreamableHttpClientTransport::with_client(http_client, config)
 }
 
-impl Web {
+impl HttpClient {
     pub(crate) fn new(proxy: Proxy, upstream: Upstream, headers: Headers, call: String) -> Self {
-        Self { proxy, upstream, headers: Arc::new(headers), call, trouble: Trouble::default() }
+        Self { proxy, upstream, headers: Arc::new(headers), call, last_error: LastError::default() }
     }
 
-    pub(crate) fn trouble(&self) -> Trouble {
-        self.trouble.clone()
+    pub(crate) fn last_error(&self) -> LastError {
+        self.last_error.clone()
     }
 
     /// Reports an error message of the server or the proxy, with the secrets from the request headers removed.
     fn failure(&self, text: &str) -> Failure {
-        let hidden = self.headers.iter().fold(text.to_owned(), |text, (_, secret)| secret.hide_in(&text));
-        self.trouble.note(&hidden);
-        StreamableHttpError::Client(WebError(hidden))
+        let hidden = self.headers.iter().fold(text.to_owned(), |text, (_, secret)| secret.redact(&text));
+        self.last_error.note(&hidden);
+        StreamableHttpError::Client(HttpClientError(hidden))
     }
 
     async fn send(
@@ -87,7 +87,7 @@ impl Web {
         url: &str,
         headers: Vec<(HeaderName, HeaderValue)>,
         body: Vec<u8>,
-    ) -> Result<Response<ErrandBody>, Failure> {
+    ) -> Result<Response<ServerResponseBody>, Failure> {
         let mut request = Request::new(Full::new(Bytes::from(body)));
         *request.method_mut() = method;
         *request.uri_mut() = url.parse().map_err(|_| self.failure("its address is not valid"))?;
@@ -97,18 +97,18 @@ impl Web {
             Some((HeaderName::from_bytes(name.as_bytes()).ok()?, value))
         });
         request.headers_mut().extend(own.chain(headers));
-        let answered = self.proxy.run_errand(&self.upstream, Some(self.call.clone()), request).await;
+        let answered = self.proxy.send_server_request(&self.upstream, Some(self.call.clone()), request).await;
         answered.map_err(|refusal| self.failure(&format!("{} ({})", refusal.reason, refusal.code.as_str())))
     }
 
-    async fn text_of(&self, response: Response<ErrandBody>) -> Result<Bytes, Failure> {
-        match Limited::new(response.into_body(), MOST_BYTES).collect().await {
+    async fn text_of(&self, response: Response<ServerResponseBody>) -> Result<Bytes, Failure> {
+        match Limited::new(response.into_body(), MAX_BYTES).collect().await {
             Ok(body) => Ok(body.to_bytes()),
             Err(error) => Err(self.failure(&format!("its answer cannot be read: {error}"))),
         }
     }
 
-    async fn refused(&self, response: Response<ErrandBody>) -> Failure {
+    async fn refused(&self, response: Response<ServerResponseBody>) -> Failure {
         let status = response.status();
         let said = self.text_of(response).await.unwrap_or_default();
         let said = short(String::from_utf8_lossy(&said).trim());
@@ -122,36 +122,36 @@ impl Web {
         self.failure(&format!("it answered {status}{hint}: {said}"))
     }
 
-    fn events(&self, response: Response<ErrandBody>) -> BoxStream<'static, Result<Sse, SseError>> {
+    fn events(&self, response: Response<ServerResponseBody>) -> BoxStream<'static, Result<Sse, SseError>> {
         let mut held = 0;
         let bytes = response.into_body().into_data_stream().map(move |piece| {
-            let piece = piece.map_err(|error| WebError(error.to_string()))?;
+            let piece = piece.map_err(|error| HttpClientError(error.to_string()))?;
             // An event ends with an empty line; until then it is held in memory.
             held = match piece.windows(2).rposition(|pair| pair == b"\n\n") {
                 Some(at) => piece.len() - at,
                 None => held + piece.len(),
             };
-            if held > MOST_BYTES { Err(WebError("one event is too large".into())) } else { Ok(piece) }
+            if held > MAX_BYTES { Err(HttpClientError("one event is too large".into())) } else { Ok(piece) }
         });
         SseStream::from_bytes_stream(bytes).boxed()
     }
 }
 
 fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), Failure> {
-    let bad = || StreamableHttpError::Client(WebError(format!("`{name}` cannot be sent")));
+    let bad = || StreamableHttpError::Client(HttpClientError(format!("`{name}` cannot be sent")));
     Ok((
         HeaderName::from_bytes(name.as_bytes()).map_err(|_| bad())?,
         HeaderValue::from_str(value).map_err(|_| bad())?,
     ))
 }
 
-fn kind_of(response: &Response<ErrandBody>) -> String {
+fn kind_of(response: &Response<ServerResponseBody>) -> String {
     let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     kind.unwrap_or_default().to_ascii_lowercase()
 }
 
-impl StreamableHttpClient for Web {
-    type Error = WebError;
+impl StreamableHttpClient for HttpClient {
+    type Error = HttpClientError;
 
     async fn post_message(
         &self,

@@ -7,16 +7,16 @@
 
 mod error;
 mod http;
-mod lines;
-mod offer;
 mod outcome;
 mod schema;
 mod session;
 mod spec;
+mod stdio;
+mod tool_list;
 
 pub use error::McpError;
-pub use lines::{Line, LineError, LineSender, Lines, Recovered};
-pub use offer::{Offer, OfferedTool, public_name};
 pub use outcome::ToolOutcome;
 pub use session::Session;
 pub use spec::{Configured, Headers, InvalidServer, NewServer, Reach, ServerChoice, ServerSpec, check_name};
+pub use stdio::{Line, LineError, LineTransport, OutgoingLine, RecoveredAnswers};
+pub use tool_list::{ListedTool, ToolList, public_name};

@@ -6,10 +6,10 @@ use model::Image;
 use serde_json::Value;
 
 /// The maximum number of images per call, and the maximum size of an image.
-const MOST_IMAGES: usize = 4;
-const MOST_IMAGE_BYTES: usize = 8 * 1024 * 1024;
+const MAX_IMAGES: usize = 4;
+const MAX_IMAGE_BYTES: usize = 8 * 1024 * 1024;
 /// The maximum text per call.
-const MOST_TEXT_BYTES: usize = 4 * 1024 * 1024;
+const MAX_TEXT_BYTES: usize = 4 * 1024 * 1024;
 /// Image types that models accept.
 const IMAGE_TYPES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 
@@ -43,8 +43,8 @@ impl ToolOutcome {
         if outcome.text.trim().is_empty() && !structured.is_null() {
             outcome.text = serde_json::to_string_pretty(structured).unwrap_or_default();
         }
-        if outcome.text.len() > MOST_TEXT_BYTES {
-            let end = outcome.text.floor_char_boundary(MOST_TEXT_BYTES);
+        if outcome.text.len() > MAX_TEXT_BYTES {
+            let end = outcome.text.floor_char_boundary(MAX_TEXT_BYTES);
             outcome.text.truncate(end);
             outcome.text += "\n[the rest is left out: it is longer than 4 MiB]";
         }
@@ -57,44 +57,46 @@ impl ToolOutcome {
     fn take(&mut self, block: &Value) {
         let text_of = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         match block["type"].as_str() {
-            Some("text") => self.say(&text_of(&block["text"])),
-            Some("image") => self.show(&text_of(&block["mimeType"]), &text_of(&block["data"])),
+            Some("text") => self.push_text(&text_of(&block["text"])),
+            Some("image") => self.push_image(&text_of(&block["mimeType"]), &text_of(&block["data"])),
             Some("audio") => {
-                self.say(&format!("[sound, {}: not shown]", short(&text_of(&block["mimeType"]))))
+                self.push_text(&format!("[sound, {}: not shown]", short(&text_of(&block["mimeType"]))))
             }
             Some("resource") => {
                 let resource = &block["resource"];
                 match resource["text"].as_str() {
-                    Some(text) => self.say(&format!("[{}]\n{text}", short(&text_of(&resource["uri"])))),
-                    None => self.say(&format!("[{}, not text]", short(&text_of(&resource["uri"])))),
+                    Some(text) => self.push_text(&format!("[{}]\n{text}", short(&text_of(&resource["uri"])))),
+                    None => self.push_text(&format!("[{}, not text]", short(&text_of(&resource["uri"])))),
                 }
             }
             Some("resource_link") => {
-                self.say(&format!("[{}] {}", text_of(&block["uri"]), text_of(&block["description"])));
+                self.push_text(&format!("[{}] {}", text_of(&block["uri"]), text_of(&block["description"])));
             }
-            _ => self.say(&format!("[something that is not understood: {}]", short(&block.to_string()))),
+            _ => {
+                self.push_text(&format!("[something that is not understood: {}]", short(&block.to_string())))
+            }
         }
     }
 
-    fn say(&mut self, text: &str) {
+    fn push_text(&mut self, text: &str) {
         if !self.text.is_empty() && !self.text.ends_with('\n') {
             self.text.push('\n');
         }
         self.text += text;
     }
 
-    fn show(&mut self, media_type: &str, data: &str) {
+    fn push_image(&mut self, media_type: &str, data: &str) {
         let bytes = STANDARD.decode(data.replace(['\n', '\r'], ""));
         match bytes {
             Ok(bytes)
                 if IMAGE_TYPES.contains(&media_type)
-                    && bytes.len() <= MOST_IMAGE_BYTES
-                    && self.images.len() < MOST_IMAGES =>
+                    && bytes.len() <= MAX_IMAGE_BYTES
+                    && self.images.len() < MAX_IMAGES =>
             {
-                self.say(&format!("[picture, {media_type}, {} bytes]", bytes.len()));
+                self.push_text(&format!("[picture, {media_type}, {} bytes]", bytes.len()));
                 self.images.push(Image { media_type: media_type.to_owned(), bytes });
             }
-            _ => self.say(&format!("[a picture, {}, that cannot be shown]", short(media_type))),
+            _ => self.push_text(&format!("[a picture, {}, that cannot be shown]", short(media_type))),
         }
     }
 }
@@ -115,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_pictures_and_errors_are_told_as_our_own_tools_tell_them() {
+    fn text_images_and_errors_are_converted() {
         let result = json!({"isError": true, "content": [
             {"type": "text", "text": "one"},
             {"type": "image", "mimeType": "image/png", "data": "aGk="},
@@ -134,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_only_structured_is_shown_as_json() {
+    fn structured_content_without_text_is_shown_as_json() {
         let outcome = ToolOutcome::read(&json!({"content": [], "structuredContent": {"sum": 3}})).unwrap();
         assert_eq!((outcome.text.as_str(), outcome.is_error), ("{\n  \"sum\": 3\n}", false));
         assert_eq!(ToolOutcome::read(&json!({"content": []})).unwrap().text, "(no output)");

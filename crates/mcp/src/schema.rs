@@ -4,8 +4,8 @@
 use serde_json::{Map, Value};
 
 /// The maximum size and nesting of a schema.
-const MOST_BYTES: usize = 32 * 1024;
-const MOST_DEPTH: usize = 32;
+const MAX_BYTES: usize = 32 * 1024;
+const MAX_DEPTH: usize = 32;
 /// Valid values of `type`.
 const TYPES: [&str; 7] = ["object", "array", "string", "number", "integer", "boolean", "null"];
 
@@ -25,13 +25,13 @@ pub(crate) fn checked(schema: Option<&Value>) -> Result<Value, String> {
     let value = Value::Object(map);
     check(&value, 0)?;
     match serde_json::to_vec(&value) {
-        Ok(bytes) if bytes.len() <= MOST_BYTES => Ok(value),
-        _ => Err(format!("its schema has more than {MOST_BYTES} bytes")),
+        Ok(bytes) if bytes.len() <= MAX_BYTES => Ok(value),
+        _ => Err(format!("its schema has more than {MAX_BYTES} bytes")),
     }
 }
 
 fn check(schema: &Value, depth: usize) -> Result<(), String> {
-    if depth > MOST_DEPTH {
+    if depth > MAX_DEPTH {
         return Err("its schema is too deep".into());
     }
     let map = match schema {
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_schema_is_passed_on_or_refused_with_a_reason() {
+    fn schemas_are_normalized_or_rejected_with_a_reason() {
         let fine =
             json!({"$schema": "x", "type": "object", "properties": {"a": {"type": ["string", "null"]}}});
         assert_eq!(

@@ -20,15 +20,15 @@ use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
 use crate::error::McpError;
-use crate::http::{Web, transport};
-use crate::lines::{CALL_FIELD, Lines, Recovered};
+use crate::http::{HttpClient, transport};
 use crate::outcome::{ToolOutcome, short};
 use crate::spec::Headers;
+use crate::stdio::{CALL_FIELD, LineTransport, RecoveredAnswers};
 
 /// The maximum number of pages of a tool list.
-const MOST_PAGES: usize = 100;
+const MAX_PAGES: usize = 100;
 /// The maximum number of tools per server.
-const MOST_TOOLS: usize = 2000;
+const MAX_TOOLS: usize = 2000;
 
 /// Handles notifications from a server.
 struct Listener {
@@ -54,7 +54,7 @@ pub struct Session {
     changed: Arc<Notify>,
     closed: watch::Receiver<bool>,
     cancel: Mutex<Option<RunningServiceCancellationToken>>,
-    recovered: Option<Recovered>,
+    recovered: Option<RecoveredAnswers>,
 }
 
 impl Session {
@@ -62,13 +62,17 @@ impl Session {
     ///
     /// # Errors
     /// The server does not complete the initialization.
-    pub async fn greet(lines: Lines, recovered: Recovered, limit: Duration) -> Result<Self, McpError> {
+    pub async fn initialize(
+        lines: LineTransport,
+        recovered: RecoveredAnswers,
+        limit: Duration,
+    ) -> Result<Self, McpError> {
         Self::begin(lines, Some(recovered), limit).await
     }
 
     /// Resumes a connection to a process that is already initialized.
     #[must_use]
-    pub fn resume(lines: Lines, recovered: Recovered) -> Self {
+    pub fn resume(lines: LineTransport, recovered: RecoveredAnswers) -> Self {
         let changed = Arc::new(Notify::new());
         let listener = Listener { changed: Arc::clone(&changed) };
         let service = serve_directly::<RoleClient, _, _, _, _>(listener, lines, None);
@@ -89,18 +93,22 @@ impl Session {
         call: String,
         limit: Duration,
     ) -> Result<Self, McpError> {
-        let web = Web::new(proxy, upstream, headers.clone(), call);
-        let trouble = web.trouble();
-        Self::begin(transport(web, url), None, limit).await.map_err(|error| match (error, trouble.last()) {
-            // The proxy's own message is clearer than the resulting protocol error.
-            (McpError::Greeting(_) | McpError::Gone(_), Some(trouble)) => McpError::Greeting(trouble),
-            (error, _) => error,
+        let http_client = HttpClient::new(proxy, upstream, headers.clone(), call);
+        let last_error = http_client.last_error();
+        Self::begin(transport(http_client, url), None, limit).await.map_err(|error| {
+            match (error, last_error.last()) {
+                // The proxy's own message is clearer than the resulting protocol error.
+                (McpError::Initialization(_) | McpError::ConnectionClosed(_), Some(last_error)) => {
+                    McpError::Initialization(last_error)
+                }
+                (error, _) => error,
+            }
         })
     }
 
     async fn begin<T, E, A>(
         transport: T,
-        recovered: Option<Recovered>,
+        recovered: Option<RecoveredAnswers>,
         limit: Duration,
     ) -> Result<Self, McpError>
     where
@@ -111,7 +119,7 @@ impl Session {
         let listener = Listener { changed: Arc::clone(&changed) };
         let service = match timeout(limit, listener.serve(transport)).await {
             Ok(Ok(service)) => service,
-            Ok(Err(error)) => return Err(McpError::Greeting(short(&error.to_string()))),
+            Ok(Err(error)) => return Err(McpError::Initialization(short(&error.to_string()))),
             Err(_) => return Err(McpError::Timeout { what: "answer the greeting", limit }),
         };
         let (peer, cancel) = (service.peer().clone(), service.cancellation_token());
@@ -127,24 +135,25 @@ impl Session {
         let listing = async {
             let mut tools = Vec::new();
             let mut cursor = None;
-            for _ in 0..MOST_PAGES {
+            for _ in 0..MAX_PAGES {
                 let page = PaginatedRequestParams::default().with_cursor(cursor);
                 let request = ClientRequest::ListToolsRequest(ListToolsRequest::with_param(page));
-                let result = self.peer.send_request(request).await.map_err(|error| told(&error))?;
+                let result =
+                    self.peer.send_request(request).await.map_err(|error| map_service_error(&error))?;
                 let mut result = value_of(&result);
                 let Value::Array(page) = result["tools"].take() else {
-                    return Err(McpError::NotUnderstood(format!(
+                    return Err(McpError::InvalidResponse(format!(
                         "no list of tools in {}",
                         short(&result.to_string())
                     )));
                 };
                 tools.extend(page);
                 cursor = result["nextCursor"].as_str().map(ToOwned::to_owned);
-                if cursor.is_none() || tools.len() >= MOST_TOOLS {
+                if cursor.is_none() || tools.len() >= MAX_TOOLS {
                     break;
                 }
             }
-            tools.truncate(MOST_TOOLS);
+            tools.truncate(MAX_TOOLS);
             Ok(tools)
         };
         let mut closed = self.closed.clone();
@@ -153,7 +162,7 @@ impl Session {
                 Ok(listed) => listed,
                 Err(_) => Err(McpError::Timeout { what: "list its tools", limit }),
             },
-            _ = closed.wait_for(|closed| *closed) => Err(McpError::Gone("it has ended".into())),
+            _ = closed.wait_for(|closed| *closed) => Err(McpError::ConnectionClosed("it has ended".into())),
         }
     }
 
@@ -186,7 +195,7 @@ impl Session {
             Err(ServiceError::Timeout { .. }) => Err(McpError::Timeout { what: "answer the call", limit }),
             Err(error) => {
                 self.close();
-                Err(told(&error))
+                Err(map_service_error(&error))
             }
         }
     }
@@ -197,12 +206,12 @@ impl Session {
     /// There is no answer in time, or the process has exited.
     pub async fn recover(&self, call: &str, limit: Duration) -> Result<ToolOutcome, McpError> {
         let Some(recovered) = &self.recovered else {
-            return Err(McpError::Gone("the connection over which it was made".into()));
+            return Err(McpError::ConnectionClosed("the connection over which it was made".into()));
         };
         let mut closed = self.closed.clone();
         let answer = tokio::select! {
             answer = recovered.answer(call) => answer,
-            _ = closed.wait_for(|closed| *closed) => return Err(McpError::Gone("it has ended".into())),
+            _ = closed.wait_for(|closed| *closed) => return Err(McpError::ConnectionClosed("it has ended".into())),
             () = tokio::time::sleep(limit) => return Err(McpError::Timeout { what: "answer the call", limit }),
         };
         match answer["error"]["message"].as_str() {
@@ -251,13 +260,13 @@ fn value_of(result: &ServerResult) -> Value {
 }
 
 fn read(result: &Value) -> Result<ToolOutcome, McpError> {
-    ToolOutcome::read(result).map_err(McpError::NotUnderstood)
+    ToolOutcome::read(result).map_err(McpError::InvalidResponse)
 }
 
-fn told(error: &ServiceError) -> McpError {
+fn map_service_error(error: &ServiceError) -> McpError {
     match error {
-        ServiceError::McpError(error) => McpError::Answered(short(&error.message)),
-        ServiceError::TransportClosed => McpError::Gone("it has ended".into()),
-        other => McpError::Gone(short(&other.to_string())),
+        ServiceError::McpError(error) => McpError::ProtocolError(short(&error.message)),
+        ServiceError::TransportClosed => McpError::ConnectionClosed("it has ended".into()),
+        other => McpError::ConnectionClosed(short(&other.to_string())),
     }
 }

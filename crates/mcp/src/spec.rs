@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 /// The maximum number of arguments and of tool names, and the maximum length of a server name.
-const MOST_ARGUMENTS: usize = 100;
-const MOST_TOOLS: usize = 1000;
-const LONGEST_NAME: usize = 24;
+const MAX_ARGUMENTS: usize = 100;
+const MAX_TOOLS: usize = 1000;
+const MAX_NAME_LENGTH: usize = 24;
 /// Default timeouts for starting a server and listing its tools, and for a call.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 const CALL_TIMEOUT: Duration = Duration::from_secs(120);
 /// The maximum timeout in seconds.
-const MOST_SECONDS: f64 = 3600.0;
+const MAX_SECONDS: f64 = 3600.0;
 /// Headers that the protocol sets.
 const RESERVED_HEADERS: [&str; 9] = [
     "accept",
@@ -91,7 +91,7 @@ pub struct Configured {
     /// Sent with every request.
     pub headers: Headers,
     /// Whether jobs that do not name the server also get it.
-    pub is_for_all: bool,
+    pub is_default: bool,
 }
 
 /// A server of a job, as stored with the job; secrets from the configuration are not stored.
@@ -125,11 +125,11 @@ fn invalid(field: impl Into<String>, problem: impl Into<String>) -> InvalidServe
 pub fn check_name(name: &str) -> Result<(), String> {
     let is_letter = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     let starts_well = name.bytes().next().is_some_and(|byte| byte.is_ascii_lowercase());
-    if starts_well && name.len() <= LONGEST_NAME && name.bytes().all(is_letter) {
+    if starts_well && name.len() <= MAX_NAME_LENGTH && name.bytes().all(is_letter) {
         return Ok(());
     }
     Err(format!(
-        "`{}` is no name for a server: 1 to {LONGEST_NAME} lower-case letters, digits and `-`, a letter first",
+        "`{}` is no name for a server: 1 to {MAX_NAME_LENGTH} lower-case letters, digits and `-`, a letter first",
         name.escape_debug()
     ))
 }
@@ -180,7 +180,7 @@ impl Configured {
     ///
     /// # Errors
     /// The invalid header.
-    pub fn new(server: ServerSpec, headers: Headers, is_for_all: bool) -> Result<Self, InvalidServer> {
+    pub fn new(server: ServerSpec, headers: Headers, is_default: bool) -> Result<Self, InvalidServer> {
         if !headers.is_empty() && !matches!(server.reach, Reach::Http { .. }) {
             return Err(invalid("headers", "belongs to a server with `url`"));
         }
@@ -196,7 +196,7 @@ impl Configured {
                 return Err(invalid(field, "has a value that no header can have"));
             }
         }
-        Ok(Self { server, headers, is_for_all })
+        Ok(Self { server, headers, is_default })
     }
 }
 
@@ -207,8 +207,8 @@ fn check_command(command: &[String]) -> Result<(), InvalidServer> {
             "is empty; give a program and its arguments, such as [\"python3\", \"x.py\"]",
         ));
     }
-    if command.len() > MOST_ARGUMENTS || command.iter().any(|word| word.contains('\0')) {
-        return Err(invalid("command", format!("has more than {MOST_ARGUMENTS} words, or a NUL character")));
+    if command.len() > MAX_ARGUMENTS || command.iter().any(|word| word.contains('\0')) {
+        return Err(invalid("command", format!("has more than {MAX_ARGUMENTS} words, or a NUL character")));
     }
     Ok(())
 }
@@ -240,8 +240,8 @@ fn check_url(url: &str) -> Result<(), InvalidServer> {
 }
 
 fn check_tools(tools: &[String]) -> Result<(), InvalidServer> {
-    if tools.len() > MOST_TOOLS {
-        return Err(invalid("tools", format!("has more than {MOST_TOOLS} names")));
+    if tools.len() > MAX_TOOLS {
+        return Err(invalid("tools", format!("has more than {MAX_TOOLS} names")));
     }
     match tools.iter().position(|name| name.is_empty() || name.len() > 200) {
         Some(index) => Err(invalid(format!("tools[{index}]"), "must have 1 to 200 characters")),
@@ -252,8 +252,8 @@ fn check_tools(tools: &[String]) -> Result<(), InvalidServer> {
 fn seconds(field: &str, asked: Option<f64>, default: Duration) -> Result<Duration, InvalidServer> {
     match asked {
         None => Ok(default),
-        Some(value) if (0.1..=MOST_SECONDS).contains(&value) => Ok(Duration::from_secs_f64(value)),
-        Some(value) => Err(invalid(field, format!("{value} is not between 0.1 and {MOST_SECONDS}"))),
+        Some(value) if (0.1..=MAX_SECONDS).contains(&value) => Ok(Duration::from_secs_f64(value)),
+        Some(value) => Err(invalid(field, format!("{value} is not between 0.1 and {MAX_SECONDS}"))),
     }
 }
 
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_server_is_refused_by_field() {
+    fn an_invalid_server_is_rejected_by_field() {
         for (json, words) in [
             ("{}", "command: is missing"),
             (r#"{"command":[]}"#, "command: is empty"),
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_are_checked_and_do_not_show_themselves() {
+    fn headers_are_validated_and_never_printed() {
         let web = || NewServer { url: Some("https://x/mcp".into()), ..NewServer::default() }.check().unwrap();
         let with =
             |name: &str, value: &str| Configured::new(web(), vec![(name.into(), Secret::new(value))], true);

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_is_read_and_has_no_name_twice() {
+    fn the_model_table_is_valid_and_has_unique_names() {
         let catalogue: Catalogue = serde_json::from_str(include_str!("models.json")).unwrap();
         let mut names: Vec<&str> = catalogue.models.iter().map(|entry| entry.name.as_str()).collect();
         assert!(names.len() > 20);
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_beginning_counts() {
+    fn the_longest_matching_prefix_wins() {
         let input = |name: &str| price(name, false, &Settings::default()).map(|price| price.input);
         assert_eq!(input("anthropic/claude-opus-5-5-20260923"), Some(4.0));
         assert_eq!(input("anthropic/claude-opus-5"), Some(5.0));

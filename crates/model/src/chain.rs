@@ -8,10 +8,10 @@ use futures::StreamExt;
 use tokio::time::Instant;
 
 use crate::Model;
-use crate::answer::{Answer, ModelEvent, ModelStream};
 use crate::error::{ModelError, Retryable};
 use crate::events::{self, Emitter};
 use crate::name::ModelName;
+use crate::output::{Answer, ModelEvent, ModelStream};
 use crate::price::{Money, Price};
 use crate::request::ModelRequest;
 use crate::retry::{Decision, decide};
@@ -19,46 +19,46 @@ use crate::settings::ModelLimits;
 use crate::usage::Usage;
 
 /// How long a model that failed is moved behind the others.
-const STANDS_BACK: Duration = Duration::from_secs(120);
+const FAILURE_COOLDOWN: Duration = Duration::from_secs(120);
 
 /// A model of the chain.
-pub(crate) struct Link {
+pub(crate) struct ChainEntry {
     pub(crate) model: Arc<dyn Model>,
     /// For the tokens of failed attempts.
     pub(crate) price: Option<Price>,
-    given_up_at: Mutex<Option<Instant>>,
+    failed_at: Mutex<Option<Instant>>,
 }
 
-impl Link {
+impl ChainEntry {
     pub(crate) fn new(model: Arc<dyn Model>, price: Option<Price>) -> Self {
-        Self { model, price, given_up_at: Mutex::new(None) }
+        Self { model, price, failed_at: Mutex::new(None) }
     }
 
-    fn stands_back(&self) -> bool {
-        let at = *self.given_up_at.lock().unwrap_or_else(PoisonError::into_inner);
-        at.is_some_and(|at| at.elapsed() < STANDS_BACK)
+    fn is_cooling_down(&self) -> bool {
+        let at = *self.failed_at.lock().unwrap_or_else(PoisonError::into_inner);
+        at.is_some_and(|at| at.elapsed() < FAILURE_COOLDOWN)
     }
 
-    fn remember(&self, given_up_at: Option<Instant>) {
-        *self.given_up_at.lock().unwrap_or_else(PoisonError::into_inner) = given_up_at;
+    fn set_failed_at(&self, failed_at: Option<Instant>) {
+        *self.failed_at.lock().unwrap_or_else(PoisonError::into_inner) = failed_at;
     }
 }
 
 /// A model with fallbacks. Its name and limits are those of the first model.
 pub(crate) struct Chain {
     first: Arc<dyn Model>,
-    links: Arc<[Link]>,
+    entries: Arc<[ChainEntry]>,
     retries: u32,
     is_recorded: bool,
 }
 
 impl Chain {
     /// Creates a chain with at least one model.
-    pub(crate) fn new(first: Link, rest: Vec<Link>, retries: u32) -> Self {
+    pub(crate) fn new(first: ChainEntry, rest: Vec<ChainEntry>, retries: u32) -> Self {
         let model = Arc::clone(&first.model);
         Self {
             first: model,
-            links: std::iter::once(first).chain(rest).collect(),
+            entries: std::iter::once(first).chain(rest).collect(),
             retries,
             is_recorded: false,
         }
@@ -81,12 +81,12 @@ impl Model for Chain {
     }
 
     fn unpriced(&self) -> Option<&ModelName> {
-        self.links.iter().find(|link| link.price.is_none()).map(|link| link.model.name())
+        self.entries.iter().find(|entry| entry.price.is_none()).map(|entry| entry.model.name())
     }
 
     fn cost_at_most(&self, usage: &Usage) -> Option<Money> {
         let costs: Option<Vec<Money>> =
-            self.links.iter().map(|link| link.price.map(|price| price.of(usage))).collect();
+            self.entries.iter().map(|entry| entry.price.map(|price| price.of(usage))).collect();
         costs?.into_iter().max()
     }
 
@@ -95,8 +95,8 @@ impl Model for Chain {
     }
 
     async fn stream(&self, request: Arc<ModelRequest>) -> Result<ModelStream, ModelError> {
-        let run = Run {
-            links: Arc::clone(&self.links),
+        let run = ChainRequest {
+            entries: Arc::clone(&self.entries),
             retries: self.retries,
             request,
             lost: Usage::default(),
@@ -107,39 +107,40 @@ impl Model for Chain {
 }
 
 /// One request on its way through the chain.
-struct Run {
-    links: Arc<[Link]>,
+struct ChainRequest {
+    entries: Arc<[ChainEntry]>,
     retries: u32,
     request: Arc<ModelRequest>,
     lost: Usage,
     lost_cost: Money,
 }
 
-impl Run {
+impl ChainRequest {
     /// Returns the answer of one of the models. If none answers, reports the lost tokens before the error.
     async fn answer(mut self, emitter: Emitter) -> Result<Answer, ModelError> {
-        let answered = self.ask_all(&emitter).await;
+        let answered = self.try_all(&emitter).await;
         if answered.is_err() && self.lost != Usage::default() {
-            let is_priced = self.links.iter().all(|link| link.price.is_some());
+            let is_priced = self.entries.iter().all(|entry| entry.price.is_some());
             let cost = is_priced.then_some(self.lost_cost);
             emitter.emit(ModelEvent::Lost { usage: self.lost, cost }).await;
         }
         answered
     }
 
-    async fn ask_all(&mut self, emitter: &Emitter) -> Result<Answer, ModelError> {
-        let links = Arc::clone(&self.links);
+    async fn try_all(&mut self, emitter: &Emitter) -> Result<Answer, ModelError> {
+        let entries = Arc::clone(&self.entries);
         // Models that failed recently come last, but are still asked.
-        let (back, front): (Vec<&Link>, Vec<&Link>) = links.iter().partition(|link| link.stands_back());
-        let order: Vec<&Link> = front.into_iter().chain(back).collect();
+        let (back, front): (Vec<&ChainEntry>, Vec<&ChainEntry>) =
+            entries.iter().partition(|entry| entry.is_cooling_down());
+        let order: Vec<&ChainEntry> = front.into_iter().chain(back).collect();
         let mut attempt = 1;
-        let mut told: Option<ModelError> = None;
-        for (position, link) in order.iter().enumerate() {
+        let mut first_error: Option<ModelError> = None;
+        for (position, entry) in order.iter().enumerate() {
             let mut failures = 0;
             loop {
-                let error = match self.ask(link, emitter).await {
+                let error = match self.ask(entry, emitter).await {
                     Ok(answer) => {
-                        link.remember(None);
+                        entry.set_failed_at(None);
                         return Ok(answer);
                     }
                     Err(error) => error,
@@ -148,34 +149,34 @@ impl Run {
                 attempt += 1;
                 let is_smaller = position > 0 && matches!(error, ModelError::Overflow { .. });
                 let decision = decide(&error, failures, self.retries, fastrand::f64());
-                tracing::warn!(model = %link.model.name(), code = error.code(), ?decision, "a model did not answer: {error}");
+                tracing::warn!(model = %entry.model.name(), code = error.code(), ?decision, "a model did not answer: {error}");
                 let (next, wait) = match decision {
-                    Decision::Again(wait) => (Some(*link), wait),
-                    Decision::Stop if !is_smaller => return Err(told.unwrap_or(error)),
-                    Decision::Next | Decision::Stop => {
-                        link.remember(Some(Instant::now()));
+                    Decision::Retry(wait) => (Some(*entry), wait),
+                    Decision::Fail if !is_smaller => return Err(first_error.unwrap_or(error)),
+                    Decision::NextModel | Decision::Fail => {
+                        entry.set_failed_at(Some(Instant::now()));
                         (order.get(position + 1).copied(), Duration::ZERO)
                     }
                 };
-                let is_again = matches!(decision, Decision::Again(_));
+                let is_retry = matches!(decision, Decision::Retry(_));
                 let Some(next) = next else {
-                    return Err(worth_telling(told, error));
+                    return Err(prefer_retryable(first_error, error));
                 };
                 let (model, reason) = (next.model.name().clone(), error.to_string());
                 emitter.emit(ModelEvent::Restarted { model, reason, wait, attempt }).await;
-                if !is_again {
-                    told = Some(worth_telling(told, error));
+                if !is_retry {
+                    first_error = Some(prefer_retryable(first_error, error));
                     break;
                 }
                 tokio::time::sleep(wait).await;
             }
         }
-        Err(told.unwrap_or(ModelError::NoModel { advice: "name one in the configuration".into() }))
+        Err(first_error.unwrap_or(ModelError::NoModel { advice: "name one in the configuration".into() }))
     }
 
     /// Asks once; adds the tokens of a failed attempt to `lost`.
-    async fn ask(&mut self, link: &Link, emitter: &Emitter) -> Result<Answer, ModelError> {
-        let result = match link.model.stream(Arc::clone(&self.request)).await {
+    async fn ask(&mut self, entry: &ChainEntry, emitter: &Emitter) -> Result<Answer, ModelError> {
+        let result = match entry.model.stream(Arc::clone(&self.request)).await {
             Ok(stream) => pass_on(stream, emitter).await,
             Err(error) => Err(error),
         };
@@ -187,7 +188,7 @@ impl Run {
             Err(error) => {
                 self.lost = self.lost + error.lost();
                 self.lost_cost =
-                    self.lost_cost + link.price.map(|price| price.of(&error.lost())).unwrap_or_default();
+                    self.lost_cost + entry.price.map(|price| price.of(&error.lost())).unwrap_or_default();
                 Err(error)
             }
         }
@@ -195,9 +196,13 @@ impl Run {
 }
 
 /// Picks the error that may go away on retry, otherwise the first.
-fn worth_telling(told: Option<ModelError>, error: ModelError) -> ModelError {
-    match told {
-        Some(told) if told.retryable() == Retryable::Later || error.retryable() != Retryable::Later => told,
+fn prefer_retryable(first_error: Option<ModelError>, error: ModelError) -> ModelError {
+    match first_error {
+        Some(first_error)
+            if first_error.retryable() == Retryable::Later || error.retryable() != Retryable::Later =>
+        {
+            first_error
+        }
         _ => error,
     }
 }
@@ -219,7 +224,7 @@ async fn pass_on(mut stream: ModelStream, emitter: &Emitter) -> Result<Answer, M
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::answer::{StopReason, finish};
+    use crate::output::{StopReason, finish};
 
     /// Fails a number of times in the same way, then answers; records when it was asked.
     struct Faulty {
@@ -265,14 +270,14 @@ mod tests {
         let asked_at = Mutex::default();
         let model = Arc::new(Faulty { name: ModelName::new("m"), failures, error, asked_at });
         let inner: Arc<dyn Model> = Arc::clone(&model) as Arc<dyn Model>;
-        let chain = Chain::new(Link::new(inner, None), Vec::new(), retries);
+        let chain = Chain::new(ChainEntry::new(inner, None), Vec::new(), retries);
         let result = finish(chain.stream(Arc::default()).await.unwrap()).await;
         let times = model.asked_at.lock().unwrap();
         (times.windows(2).map(|pair| pair[1] - pair[0]).collect(), result)
     }
 
     #[tokio::test(start_paused = true)]
-    async fn waits_grow_with_jitter_until_the_answer_comes() {
+    async fn delays_grow_with_jitter_until_an_answer() {
         let error =
             ModelError::Server { model: "m".into(), status: 500, retry_after: None, detail: String::new() };
         let (waits, result) = waits(4, error, 5).await;
@@ -284,7 +289,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_wait_that_a_provider_asks_for_is_kept() {
+    async fn retry_after_of_a_provider_is_respected() {
         let retry_after = Some(Duration::from_secs(30));
         let error = ModelError::RateLimited { model: "m".into(), retry_after, detail: String::new() };
         let (waits, result) = waits(2, error, 5).await;
@@ -293,13 +298,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_lost_is_told_where_no_answer_comes() {
+    async fn lost_tokens_are_reported_if_no_model_answers() {
         let lost = Usage { input: 10, output: 5, ..Usage::default() };
         let error = ModelError::Cut { model: "m".into(), detail: String::new(), lost };
         let asked_at = Mutex::default();
         let model = Arc::new(Faulty { name: ModelName::new("m"), failures: 9, error, asked_at });
         let price = Price { input: 1.0, cached_input: None, cache_write: None, output: 2.0, above: None };
-        let chain = Chain::new(Link::new(model, Some(price)), Vec::new(), 2);
+        let chain = Chain::new(ChainEntry::new(model, Some(price)), Vec::new(), 2);
         let events: Vec<_> = chain.stream(Arc::default()).await.unwrap().collect().await;
         let usage = Usage { input: 30, output: 15, ..Usage::default() };
         let cost = Some(Money::from_nanodollars(60_000));
@@ -308,7 +313,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_model_that_never_answers_is_given_up() {
+    async fn a_silent_model_fails_after_its_retries() {
         let error = ModelError::Silent {
             model: "m".into(),
             silence: Duration::from_secs(30),

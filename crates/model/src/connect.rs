@@ -5,16 +5,16 @@ use std::sync::Arc;
 use crate::Model;
 use crate::anthropic::Anthropic;
 use crate::catalogue;
-use crate::chain::{Chain, Link};
+use crate::chain::{Chain, ChainEntry};
 use crate::discover;
-use crate::endpoint::{Place, endpoint};
+use crate::endpoint::{ModelPosition, endpoint};
 use crate::error::ModelError;
 use crate::gemini::Gemini;
-use crate::http::{Endpoint, Reach};
+use crate::http::{Endpoint, ServerLocation};
 use crate::name::{Dialect, ModelName};
 use crate::openai::{Flavour, OpenAi};
-use crate::probe::{self, Served, Server};
-use crate::prompted::{Prompted, Way};
+use crate::probe::{self, ServedModel, Server};
+use crate::prompted::{CallMode, Prompted};
 use crate::provider::{Provider, Target};
 use crate::responses::Responses;
 use crate::settings::{ModelLimits, Settings, ToolMode};
@@ -31,8 +31,8 @@ pub async fn connect(settings: &Settings) -> Result<Arc<dyn Model>, ModelError> 
     let mut links = Vec::new();
     let mut trouble = None;
     for (index, target) in targets.into_iter().enumerate() {
-        let place = if index == 0 { Place::First } else { Place::Fallback };
-        match link(target, settings, place).await {
+        let position = if index == 0 { ModelPosition::First } else { ModelPosition::Fallback };
+        match link(target, settings, position).await {
             Ok(link) => links.push(link),
             Err(error @ ModelError::Settings { .. }) => return Err(error),
             Err(error) => {
@@ -67,26 +67,31 @@ fn no_model() -> ModelError {
     ModelError::NoModel { advice: advice.into() }
 }
 
-async fn link(mut target: Target, settings: &Settings, place: Place) -> Result<Link, ModelError> {
+async fn link(
+    mut target: Target,
+    settings: &Settings,
+    position: ModelPosition,
+) -> Result<ChainEntry, ModelError> {
     let is_local = target.provider.is_none_or(Provider::is_local);
-    let mut endpoint = endpoint(&target, settings, place)?;
+    let mut endpoint = endpoint(&target, settings, position)?;
     let mut limits = catalogue::limits(&target.name());
-    let mut way = None;
+    let mut call_mode = None;
     if is_local {
-        let server = probe::look(&endpoint).await?;
+        let server = probe::query_server(&endpoint).await?;
         let served = choose(&server, &target, &endpoint)?;
         target.model.clone_from(&served.id);
         endpoint.name = ModelName::new(target.name());
-        limits = known_limits(limits, &served);
-        way = way_of(settings.tools, &served);
+        limits = limits_of_served(limits, &served);
+        call_mode = initial_call_mode(settings.tools, &served);
     } else if settings.tools == ToolMode::Prompted {
-        way = Some(Way::Schema);
+        call_mode = Some(CallMode::Schema);
     }
-    if place == Place::First {
+    if position == ModelPosition::First {
         limits.context_tokens = settings.context_tokens.unwrap_or(limits.context_tokens);
         limits.output_tokens = settings.output_tokens.unwrap_or(limits.output_tokens);
     }
-    let price = catalogue::price(&target.name(), is_local && target.reach() == Reach::Local, settings);
+    let price =
+        catalogue::price(&target.name(), is_local && target.reach() == ServerLocation::Local, settings);
     let model = target.model.clone();
     let inner: Arc<dyn Model> = match target.dialect() {
         Dialect::OpenAi => {
@@ -101,22 +106,26 @@ async fn link(mut target: Target, settings: &Settings, place: Place) -> Result<L
         Dialect::Anthropic => Arc::new(Anthropic { endpoint, model, limits, price }),
         Dialect::Gemini => Arc::new(Gemini { endpoint, model, limits, price }),
     };
-    let model = match way {
-        Some(way) => Arc::new(Prompted::new(inner, way)),
+    let model = match call_mode {
+        Some(call_mode) => Arc::new(Prompted::new(inner, call_mode)),
         None => inner,
     };
-    Ok(Link::new(model, price))
+    Ok(ChainEntry::new(model, price))
 }
 
 /// The configured model, or a default that the server offers.
-fn choose(server: &Server, target: &Target, endpoint: &Endpoint) -> Result<Served, ModelError> {
+fn choose(server: &Server, target: &Target, endpoint: &Endpoint) -> Result<ServedModel, ModelError> {
     let names =
         || server.models.iter().map(|model| model.id.as_str()).take(20).collect::<Vec<_>>().join(", ");
     if target.model.is_empty() {
-        return server.best().cloned().ok_or_else(|| endpoint.malformed("the server offers no model"));
+        return server
+            .default_model()
+            .cloned()
+            .ok_or_else(|| endpoint.malformed("the server offers no model"));
     }
-    let is_it =
-        |model: &&Served| model.id == target.model || model.id.strip_suffix(":latest") == Some(&target.model);
+    let is_it = |model: &&ServedModel| {
+        model.id == target.model || model.id.strip_suffix(":latest") == Some(&target.model)
+    };
     match server.models.iter().find(is_it) {
         Some(model) => Ok(model.clone()),
         // A server with a single model ignores the name; other servers load the requested model.
@@ -124,11 +133,13 @@ fn choose(server: &Server, target: &Target, endpoint: &Endpoint) -> Result<Serve
             model: target.name(),
             detail: format!("the server has {}; `ollama pull {}` fetches it", names(), target.model),
         }),
-        None => Ok(Served { id: target.model.clone(), ..server.models.first().cloned().unwrap_or_default() }),
+        None => {
+            Ok(ServedModel { id: target.model.clone(), ..server.models.first().cloned().unwrap_or_default() })
+        }
     }
 }
 
-fn known_limits(limits: ModelLimits, served: &Served) -> ModelLimits {
+fn limits_of_served(limits: ModelLimits, served: &ServedModel) -> ModelLimits {
     let context_tokens = served.context_tokens.unwrap_or(limits.context_tokens);
     ModelLimits {
         context_tokens,
@@ -140,13 +151,13 @@ fn known_limits(limits: ModelLimits, served: &Served) -> ModelLimits {
 }
 
 /// How tool calls start out; `None` if they are always native.
-fn way_of(mode: ToolMode, served: &Served) -> Option<Way> {
+fn initial_call_mode(mode: ToolMode, served: &ServedModel) -> Option<CallMode> {
     let is_small = served.parameters.is_some_and(|parameters| parameters < FEW_PARAMETERS);
     match mode {
         ToolMode::Native => None,
-        ToolMode::Prompted => Some(Way::Schema),
-        ToolMode::Auto if served.tools == Some(false) || is_small => Some(Way::Schema),
-        ToolMode::Auto => Some(Way::Native),
+        ToolMode::Prompted => Some(CallMode::Schema),
+        ToolMode::Auto if served.tools == Some(false) || is_small => Some(CallMode::Schema),
+        ToolMode::Auto => Some(CallMode::Native),
     }
 }
 
@@ -155,17 +166,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn small_models_and_those_without_calls_of_their_own_are_prompted() {
-        let served = |tools, parameters| Served { tools, parameters, ..Served::default() };
-        assert_eq!(way_of(ToolMode::Auto, &served(Some(true), Some(500_000_000))), Some(Way::Schema));
-        assert_eq!(way_of(ToolMode::Auto, &served(Some(false), None)), Some(Way::Schema));
-        assert_eq!(way_of(ToolMode::Auto, &served(Some(true), Some(8_000_000_000))), Some(Way::Native));
-        assert_eq!(way_of(ToolMode::Native, &served(Some(false), None)), None);
-        assert_eq!(way_of(ToolMode::Prompted, &served(Some(true), None)), Some(Way::Schema));
+    fn small_models_and_models_without_native_calls_are_prompted() {
+        let served = |tools, parameters| ServedModel { tools, parameters, ..ServedModel::default() };
+        assert_eq!(
+            initial_call_mode(ToolMode::Auto, &served(Some(true), Some(500_000_000))),
+            Some(CallMode::Schema)
+        );
+        assert_eq!(initial_call_mode(ToolMode::Auto, &served(Some(false), None)), Some(CallMode::Schema));
+        assert_eq!(
+            initial_call_mode(ToolMode::Auto, &served(Some(true), Some(8_000_000_000))),
+            Some(CallMode::Native)
+        );
+        assert_eq!(initial_call_mode(ToolMode::Native, &served(Some(false), None)), None);
+        assert_eq!(initial_call_mode(ToolMode::Prompted, &served(Some(true), None)), Some(CallMode::Schema));
     }
 
     #[tokio::test]
-    async fn a_missing_key_is_told_with_the_name_of_its_variable() {
+    async fn a_missing_key_error_names_the_variable() {
         let settings = Settings { name: Some("anthropic/claude-opus-5".into()), ..Settings::default() };
         let error = connect(&settings).await.err().unwrap();
         assert!(
@@ -175,13 +192,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_configured_and_nothing_found_is_no_model() {
+    async fn connect_fails_with_no_model_if_nothing_is_configured_or_found() {
         let settings = Settings { local: false, ..Settings::default() };
         assert_eq!(connect(&settings).await.err().unwrap().code(), "no_model");
     }
 
     #[tokio::test]
-    async fn a_wrong_fallback_is_refused_by_its_place() {
+    async fn an_invalid_fallback_is_rejected_by_index() {
         let settings = Settings {
             name: Some("http://127.0.0.1:9/v1".into()),
             fallback: vec!["http://127.0.0.1:9/v1".into(), "nobody/x".into()],

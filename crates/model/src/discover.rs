@@ -8,19 +8,19 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::catalogue;
-use crate::endpoint::{Place, endpoint};
+use crate::endpoint::{ModelPosition, endpoint};
 use crate::error::ModelError;
-use crate::http::Reach;
+use crate::http::ServerLocation;
 use crate::name::{Dialect, ModelName};
 use crate::price::Price;
-use crate::probe::{self, Served, Server};
+use crate::probe::{self, ServedModel, Server};
 use crate::provider::{PROVIDERS, Target};
 use crate::settings::Settings;
 
 /// Connect timeout for a port of this machine.
 const LOCAL_CONNECT: Duration = Duration::from_millis(500);
 /// Timeout for a provider's list of models.
-const PATIENCE: Duration = Duration::from_secs(15);
+const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A server or provider, and what it offers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -58,7 +58,7 @@ pub struct Offer {
 
 impl Server {
     /// The default model of a server: preferably in memory, with tools, large.
-    pub(crate) fn best(&self) -> Option<&Served> {
+    pub(crate) fn default_model(&self) -> Option<&ServedModel> {
         self.models.iter().max_by_key(|model| (model.is_loaded, model.tools, model.parameters))
     }
 }
@@ -66,22 +66,22 @@ impl Server {
 /// Everything that is reachable: the configured servers, those on this machine, and providers with a key.
 pub async fn list(settings: &Settings) -> Result<Vec<Source>, ModelError> {
     let named = settings.named()?;
-    let mut wanted: Vec<(Target, Place)> = Vec::new();
-    let mut add = |target: Target, place: Place| {
+    let mut wanted: Vec<(Target, ModelPosition)> = Vec::new();
+    let mut add = |target: Target, position: ModelPosition| {
         if !wanted.iter().any(|(known, _)| known.base_url == target.base_url) {
-            wanted.push((target, place));
+            wanted.push((target, position));
         }
     };
     for (index, target) in named.into_iter().enumerate() {
-        add(target, if index == 0 { Place::First } else { Place::Fallback });
+        add(target, if index == 0 { ModelPosition::First } else { ModelPosition::Fallback });
     }
     for provider in PROVIDERS.iter().filter(|provider| settings.provider_keys.contains_key(provider.id)) {
         add(
             Target { provider: Some(provider), model: String::new(), base_url: provider.base_url.into() },
-            Place::Fallback,
+            ModelPosition::Fallback,
         );
     }
-    let asked = join_all(wanted.into_iter().map(|(target, place)| source(target, settings, place)));
+    let asked = join_all(wanted.into_iter().map(|(target, position)| source(target, settings, position)));
     let (mut sources, found) = futures::join!(asked, local(settings));
     let known: Vec<String> = sources.iter().map(|source| source.address.clone()).collect();
     sources.extend(
@@ -96,12 +96,12 @@ pub async fn list(settings: &Settings) -> Result<Vec<Source>, ModelError> {
 /// The local server and model to use if nothing is configured.
 pub(crate) async fn pick(settings: &Settings) -> Result<Option<Target>, ModelError> {
     let found = local(settings).await;
-    let best = found.into_iter().filter_map(|(target, server)| {
-        let model = server.best()?;
+    let default_model = found.into_iter().filter_map(|(target, server)| {
+        let model = server.default_model()?;
         Some(((model.is_loaded, model.tools, model.parameters), Target { model: model.id.clone(), ..target }))
     });
     // With equal models, the first port wins.
-    Ok(best.reduce(|one, other| if other.0 > one.0 { other } else { one }).map(|(_, target)| target))
+    Ok(default_model.reduce(|one, other| if other.0 > one.0 { other } else { one }).map(|(_, target)| target))
 }
 
 /// Servers that answer on this machine.
@@ -109,24 +109,24 @@ async fn local(settings: &Settings) -> Vec<(Target, Server)> {
     if !settings.local {
         return Vec::new();
     }
-    let hurried = Settings { connect_timeout: LOCAL_CONNECT, ..settings.clone() };
+    let local_settings = Settings { connect_timeout: LOCAL_CONNECT, ..settings.clone() };
     let asked = settings.local_ports.iter().map(|port| {
-        let hurried = &hurried;
+        let local_settings = &local_settings;
         async move {
             let target = Target {
                 provider: None,
                 model: String::new(),
                 base_url: format!("http://127.0.0.1:{port}/v1"),
             };
-            let endpoint = endpoint(&target, hurried, Place::Fallback).ok()?;
-            let server = probe::look(&endpoint).await.ok()?;
+            let endpoint = endpoint(&target, local_settings, ModelPosition::Fallback).ok()?;
+            let server = probe::query_server(&endpoint).await.ok()?;
             Some((target, server))
         }
     });
     join_all(asked).await.into_iter().flatten().collect()
 }
 
-async fn source(target: Target, settings: &Settings, place: Place) -> Source {
+async fn source(target: Target, settings: &Settings, position: ModelPosition) -> Source {
     let is_local = target.provider.is_none_or(crate::provider::Provider::is_local);
     let kind = target.provider.map_or("openai-compatible", |provider| provider.id).to_owned();
     let failed = |kind: String, error: &ModelError| Source {
@@ -136,12 +136,12 @@ async fn source(target: Target, settings: &Settings, place: Place) -> Source {
         trouble_code: Some(error.code()),
         models: Vec::new(),
     };
-    let endpoint = match endpoint(&target, settings, place) {
+    let endpoint = match endpoint(&target, settings, position) {
         Ok(endpoint) => endpoint,
         Err(error) => return failed(kind, &error),
     };
     if is_local {
-        return match probe::look(&endpoint).await {
+        return match probe::query_server(&endpoint).await {
             Ok(server) => local_source(&target, server, settings),
             Err(error) => failed(kind, &error),
         };
@@ -151,7 +151,7 @@ async fn source(target: Target, settings: &Settings, place: Place) -> Source {
         Dialect::Gemini => "/models?pageSize=1000",
         Dialect::OpenAi | Dialect::Responses => "/models",
     };
-    match endpoint.get(path, PATIENCE).await {
+    match endpoint.get(path, TIMEOUT).await {
         Ok(list) => Source {
             kind,
             address: target.base_url.clone(),
@@ -175,12 +175,14 @@ fn offers(target: &Target, list: &Value, settings: &Settings) -> Vec<Offer> {
         }
         let id = id.strip_prefix("models/").unwrap_or(id);
         let name = Target { model: id.to_owned(), ..target.clone() }.name();
-        let told = ["context_length", "inputTokenLimit", "max_input_tokens"]
+        let reported = ["context_length", "inputTokenLimit", "max_input_tokens"]
             .iter()
             .find_map(|key| model[*key].as_u64());
         let known = catalogue::limits(&name);
         offers.push(Offer {
-            context_tokens: told.and_then(|tokens| u32::try_from(tokens).ok()).or(Some(known.context_tokens)),
+            context_tokens: reported
+                .and_then(|tokens| u32::try_from(tokens).ok())
+                .or(Some(known.context_tokens)),
             vision: Some(known.vision),
             tools: Some(known.native_tools),
             price: catalogue::price(&name, false, settings),
@@ -192,7 +194,7 @@ fn offers(target: &Target, list: &Value, settings: &Settings) -> Vec<Offer> {
 }
 
 fn local_source(target: &Target, server: Server, settings: &Settings) -> Source {
-    let is_here = target.reach() == Reach::Local;
+    let is_here = target.reach() == ServerLocation::Local;
     let models = server.models.into_iter().map(|model| {
         let name = Target { model: model.id, ..target.clone() }.name();
         Offer {

@@ -4,10 +4,10 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
-use crate::answer::{Answer, StopReason};
 use crate::lenient;
 use crate::message::{Opaque, Part, Reasoning, ToolCall};
 use crate::name::{Dialect, ModelName};
+use crate::output::{Answer, StopReason};
 use crate::price::Price;
 use crate::usage::Usage;
 
@@ -97,7 +97,7 @@ impl Draft {
     }
 
     /// Bytes of output, for an estimate if the provider does not count tokens.
-    pub(crate) fn letters(&self) -> usize {
+    pub(crate) fn output_bytes(&self) -> usize {
         let length = |part: &DraftPart| match part {
             DraftPart::Text(text) | DraftPart::Reasoning { text, .. } => text.len(),
             DraftPart::Call(call) => call.name.len() + call.arguments.len(),
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_that_come_twice_or_not_at_all_are_replaced() {
+    fn missing_and_duplicate_call_ids_are_replaced() {
         let mut draft = Draft::default();
         for id in ["a", "a", "", "", "a_2"] {
             draft.begin_call(id, "tool", None);
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_that_cannot_be_read_stay_text_and_go_back_as_an_object() {
+    fn unparsable_arguments_stay_text_and_are_sent_back_as_an_object() {
         assert_eq!(arguments(""), json!({}));
         assert_eq!(arguments("{'a': 1,}"), json!({"a": 1}));
         assert_eq!(arguments("\"{\\\"a\\\": 1}\""), json!({"a": 1}));
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_of_nothing_is_an_answer_without_parts() {
+    fn a_blank_draft_has_no_parts() {
         let mut draft = Draft::default();
         draft.text("\n ");
         assert!(finish(draft).parts.is_empty());

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::endpoint::{Place, endpoint};
+use crate::endpoint::{ModelPosition, endpoint};
 use crate::error::ModelError;
 use crate::http::Endpoint;
 use crate::name::Dialect;
@@ -13,9 +13,9 @@ use crate::provider::Target;
 use crate::settings::Settings;
 
 /// The maximum number of texts per request.
-pub const MOST_TEXTS: usize = 64;
+pub const MAX_TEXTS: usize = 64;
 /// The maximum length of a vector.
-const MOST_DIMENSIONS: usize = 16_384;
+const MAX_DIMENSIONS: usize = 16_384;
 
 /// An embedding model.
 #[derive(Debug, Clone)]
@@ -59,23 +59,23 @@ impl Embeddings {
                 "`{name}` names no model: write it behind a #, such as {name}#nomic-embed-text"
             )));
         }
-        Ok(Self { endpoint: endpoint(&target, settings, Place::First)?, model: target.model })
+        Ok(Self { endpoint: endpoint(&target, settings, ModelPosition::First)?, model: target.model })
     }
 
     pub fn name(&self) -> String {
         self.endpoint.name.to_string()
     }
 
-    /// Computes the vectors of some texts, in order, all of the same length. At most [`MOST_TEXTS`] at once.
+    /// Computes the vectors of some texts, in order, all of the same length. At most [`MAX_TEXTS`] at once.
     ///
     /// # Errors
     /// The server does not answer in time, or its response is invalid.
-    pub async fn embed(&self, texts: &[&str], patience: Duration) -> Result<Vec<Vec<f32>>, ModelError> {
+    pub async fn embed(&self, texts: &[&str], timeout: Duration) -> Result<Vec<Vec<f32>>, ModelError> {
         if texts.is_empty() {
             return Ok(Vec::new());
         }
         let body = json!({ "model": self.model, "input": texts, "encoding_format": "float" });
-        let answer = self.endpoint.ask("/embeddings", &body, patience).await?;
+        let answer = self.endpoint.ask("/embeddings", &body, timeout).await?;
         let reply: Reply = serde_json::from_value(answer)
             .map_err(|error| self.endpoint.malformed(format!("/embeddings: {error}")))?;
         let mut items = reply.data;
@@ -86,7 +86,7 @@ impl Embeddings {
                 && item.embedding.len() == length
                 && item.embedding.iter().all(|value| value.is_finite())
         };
-        let is_whole = items.len() == texts.len() && (1..=MOST_DIMENSIONS).contains(&length);
+        let is_whole = items.len() == texts.len() && (1..=MAX_DIMENSIONS).contains(&length);
         if !is_whole || !items.iter().enumerate().all(is_right) {
             let detail = format!(
                 "/embeddings: {} vectors for {} texts, or not of one length",
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_make_vectors_is_refused_by_name() {
+    fn models_without_embeddings_are_rejected_with_a_reason() {
         for (name, words) in [
             ("anthropic/claude", "has no OpenAI-compatible embeddings"),
             ("http://127.0.0.1:11434/v1", "names no model"),

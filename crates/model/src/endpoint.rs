@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::anthropic;
 use crate::error::ModelError;
-use crate::http::{self, Endpoint, Reach};
+use crate::http::{self, Endpoint, ServerLocation};
 use crate::name::{Dialect, ModelName};
 use crate::provider::Target;
 use crate::secret::Secret;
@@ -17,23 +17,27 @@ const LOCAL_SILENCE: Duration = Duration::from_secs(900);
 
 /// Whether the settings of the first model apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum ModelPosition {
     First,
     Fallback,
 }
 
 /// The HTTP endpoint of a target.
-pub(crate) fn endpoint(target: &Target, settings: &Settings, place: Place) -> Result<Endpoint, ModelError> {
+pub(crate) fn endpoint(
+    target: &Target,
+    settings: &Settings,
+    position: ModelPosition,
+) -> Result<Endpoint, ModelError> {
     let reach = target.reach();
     let silence = match reach {
-        Reach::Local => LOCAL_SILENCE,
-        Reach::Remote => REMOTE_SILENCE,
+        ServerLocation::Local => LOCAL_SILENCE,
+        ServerLocation::Remote => REMOTE_SILENCE,
     };
     Ok(Endpoint {
         client: http::client(settings.connect_timeout, reach)?,
         name: ModelName::new(target.name()),
         base_url: target.base_url.clone(),
-        key: key(target, settings, place)?,
+        key: key(target, settings, position)?,
         key_header: target.key_header(),
         headers: if target.dialect() == Dialect::Anthropic { anthropic::HEADERS } else { &[] },
         silence: settings.silence_timeout.unwrap_or(silence),
@@ -41,8 +45,8 @@ pub(crate) fn endpoint(target: &Target, settings: &Settings, place: Place) -> Re
 }
 
 /// The key for a target. A provider that requires a key must have one, unless its base URL is overridden.
-fn key(target: &Target, settings: &Settings, place: Place) -> Result<Option<Secret>, ModelError> {
-    let own = settings.key.clone().filter(|_| place == Place::First);
+fn key(target: &Target, settings: &Settings, position: ModelPosition) -> Result<Option<Secret>, ModelError> {
+    let own = settings.key.clone().filter(|_| position == ModelPosition::First);
     let Some(provider) = target.provider else { return Ok(own) };
     let found = own.or_else(|| settings.provider_keys.get(provider.id).cloned());
     if found.is_none() && !provider.is_local() && target.base_url == provider.base_url {

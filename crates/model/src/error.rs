@@ -178,7 +178,7 @@ impl ModelError {
             Self::Server { .. } => "model_server",
             Self::Unreachable { .. } => "model_unreachable",
             Self::Cut { .. } => "model_cut",
-            Self::Silent { .. } => "model_silent",
+            Self::Silent { .. } => "model_timeout",
             Self::Malformed { .. } => "model_malformed",
         }
     }

@@ -7,8 +7,8 @@ use std::task::Poll;
 use futures::StreamExt;
 use tokio::sync::mpsc;
 
-use crate::answer::{Answer, ModelEvent, ModelStream};
 use crate::error::ModelError;
+use crate::output::{Answer, ModelEvent, ModelStream};
 
 /// The number of events that may wait for the reader.
 const WAITING_EVENTS: usize = 64;

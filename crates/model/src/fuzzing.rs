@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::http::{Endpoint, KeyHeader, Reach, client};
+use crate::http::{Endpoint, KeyHeader, ServerLocation, client};
 use crate::name::{Dialect, ModelName};
 use crate::sse::SseDecoder;
 use crate::{anthropic, gemini, lenient, openai, responses};
 
 thread_local! {
-    static ENDPOINT: Option<Endpoint> = client(Duration::from_secs(1), Reach::Local).ok().map(|client| Endpoint {
+    static ENDPOINT: Option<Endpoint> = client(Duration::from_secs(1), ServerLocation::Local).ok().map(|client| Endpoint {
         client,
         name: ModelName::new("fuzz/fuzz"),
         base_url: "http://127.0.0.1:1".into(),

@@ -9,18 +9,18 @@ use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
 use crate::error::ModelError;
-use crate::fault::{self, Fault};
+use crate::error_response::{self, ErrorResponse};
 use crate::name::ModelName;
 use crate::secret::Secret;
 use crate::sse::{SseDecoder, SseEvent};
 use crate::usage::Usage;
 
 /// The maximum size of a response that is not a stream.
-const MOST_BODY: usize = 32 * 1024 * 1024;
+const MAX_BODY: usize = 32 * 1024 * 1024;
 /// The maximum bytes read of an error response.
-const MOST_ERROR: usize = 64 * 1024;
+const MAX_ERROR: usize = 64 * 1024;
 /// A server that only sends keep-alives may do so for this many times the silence timeout.
-const SIGNS_OF_LIFE: u32 = 10;
+const KEEPALIVE_FACTOR: u32 = 10;
 
 /// The header that carries the key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub(crate) struct Endpoint {
 
 /// Where the server runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reach {
+pub(crate) enum ServerLocation {
     /// On this machine; requests bypass any proxy.
     Local,
     /// Elsewhere; requests use the proxy from the environment, if any.
@@ -59,19 +59,19 @@ pub(crate) enum Reach {
 }
 
 /// Creates a client. It does not follow redirects, which would send the key to another server.
-pub(crate) fn client(connect_timeout: Duration, reach: Reach) -> Result<Client, ModelError> {
+pub(crate) fn client(connect_timeout: Duration, reach: ServerLocation) -> Result<Client, ModelError> {
     // `reqwest` is built without a TLS crypto provider. An error means that one is already installed.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut builder =
         Client::builder().connect_timeout(connect_timeout).redirect(reqwest::redirect::Policy::none());
-    if reach == Reach::Local {
+    if reach == ServerLocation::Local {
         // Certificate authorities are not needed either; a small host may not have them.
         builder = builder.no_proxy().tls_certs_only([]);
     }
     builder.user_agent(concat!("caisson-model/", env!("CARGO_PKG_VERSION"))).build().map_err(|error| {
         ModelError::Settings {
             key: "model".into(),
-            detail: format!("preparing the HTTP client: {}", chain_of(&error)),
+            detail: format!("preparing the HTTP client: {}", root_cause(&error)),
         }
     })
 }
@@ -84,7 +84,7 @@ impl Endpoint {
             model: self.name.to_string(),
             detail: format!("the request cannot be written: {error}"),
         })?;
-        let asked_bytes = body.len();
+        let request_size = body.len();
         let request = self
             .client
             .request(Method::POST, format!("{}{path}", self.base_url))
@@ -103,24 +103,19 @@ impl Endpoint {
             decoder: SseDecoder::default(),
             ready: Vec::new().into_iter(),
             is_stream,
-            asked_bytes,
-            given_up_at: Instant::now() + self.silence * SIGNS_OF_LIFE,
+            request_size,
+            keepalive_deadline: Instant::now() + self.silence * KEEPALIVE_FACTOR,
         })
     }
 
     /// Fetches a JSON document, with a timeout.
-    pub(crate) async fn get(&self, path: &str, patience: Duration) -> Result<Value, ModelError> {
-        self.fetch(Method::GET, path, None, patience).await
+    pub(crate) async fn get(&self, path: &str, timeout: Duration) -> Result<Value, ModelError> {
+        self.fetch(Method::GET, path, None, timeout).await
     }
 
     /// Posts a JSON document and returns the response, with a timeout.
-    pub(crate) async fn ask(
-        &self,
-        path: &str,
-        body: &Value,
-        patience: Duration,
-    ) -> Result<Value, ModelError> {
-        self.fetch(Method::POST, path, Some(body), patience).await
+    pub(crate) async fn ask(&self, path: &str, body: &Value, timeout: Duration) -> Result<Value, ModelError> {
+        self.fetch(Method::POST, path, Some(body), timeout).await
     }
 
     async fn fetch(
@@ -128,16 +123,16 @@ impl Endpoint {
         method: Method,
         path: &str,
         body: Option<&Value>,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Value, ModelError> {
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + timeout;
         let mut request =
             self.client.request(method, format!("{}{path}", self.base_url)).headers(self.head()?);
         if let Some(body) = body {
             request = request.json(body);
         }
         let mut response = self.send(request, deadline).await?;
-        let bytes = self.read_all(&mut response, deadline, MOST_BODY).await?;
+        let bytes = self.read_all(&mut response, deadline, MAX_BODY).await?;
         serde_json::from_slice(&bytes).map_err(|error| self.malformed(format!("{path} is not JSON: {error}")))
     }
 
@@ -183,10 +178,11 @@ impl Endpoint {
             header("retry-after-ms").and_then(|value| value.parse().ok()).map(Duration::from_millis);
         let seconds = header(RETRY_AFTER.as_str());
         let retry_after =
-            milliseconds.or_else(|| fault::retry_after(&seconds?, time::OffsetDateTime::now_utc()));
-        let body = self.read_all(&mut response, deadline, MOST_ERROR).await.unwrap_or_default();
-        let body = self.clean(&String::from_utf8_lossy(&body));
-        Err(Fault { model: self.name.as_str(), status: status.as_u16(), retry_after, body: &body }.classify())
+            milliseconds.or_else(|| error_response::retry_after(&seconds?, time::OffsetDateTime::now_utc()));
+        let body = self.read_all(&mut response, deadline, MAX_ERROR).await.unwrap_or_default();
+        let body = self.redact_key(&String::from_utf8_lossy(&body));
+        Err(ErrorResponse { model: self.name.as_str(), status: status.as_u16(), retry_after, body: &body }
+            .classify())
     }
 
     async fn read_all(
@@ -209,12 +205,12 @@ impl Endpoint {
     }
 
     /// Redacts the key in a text.
-    pub(crate) fn clean(&self, text: &str) -> String {
-        self.key.as_ref().map_or_else(|| text.to_owned(), |key| key.hide_in(text))
+    pub(crate) fn redact_key(&self, text: &str) -> String {
+        self.key.as_ref().map_or_else(|| text.to_owned(), |key| key.redact(text))
     }
 
     fn words(&self, error: &reqwest::Error) -> String {
-        self.clean(&chain_of(error))
+        self.redact_key(&root_cause(error))
     }
 
     fn unreachable(&self, error: &reqwest::Error) -> ModelError {
@@ -233,13 +229,13 @@ impl Endpoint {
 
     /// The response does not match the API.
     pub(crate) fn malformed(&self, detail: impl Into<String>) -> ModelError {
-        ModelError::Malformed { model: self.name.to_string(), detail: self.clean(&detail.into()) }
+        ModelError::Malformed { model: self.name.to_string(), detail: self.redact_key(&detail.into()) }
     }
 
     /// Classifies an error that arrived inside a stream.
     pub(crate) fn fault(&self, body: &Value) -> ModelError {
-        let body = self.clean(&body.to_string());
-        Fault { model: self.name.as_str(), status: 0, retry_after: None, body: &body }.classify()
+        let body = self.redact_key(&body.to_string());
+        ErrorResponse { model: self.name.as_str(), status: 0, retry_after: None, body: &body }.classify()
     }
 }
 
@@ -251,15 +247,15 @@ pub(crate) struct Events {
     ready: std::vec::IntoIter<SseEvent>,
     is_stream: bool,
     /// Size of the request.
-    pub(crate) asked_bytes: usize,
-    given_up_at: Instant,
+    pub(crate) request_size: usize,
+    keepalive_deadline: Instant,
 }
 
 impl Events {
     /// The next event as JSON; `None` at the end. `so_far` becomes part of the error if the stream is cut off.
     pub(crate) async fn next(&mut self, so_far: Usage) -> Result<Option<Value>, ModelError> {
         while let Some(event) = self.next_event(so_far).await? {
-            self.given_up_at = Instant::now() + self.endpoint.silence * SIGNS_OF_LIFE;
+            self.keepalive_deadline = Instant::now() + self.endpoint.silence * KEEPALIVE_FACTOR;
             let data = event.data.trim();
             if data == "[DONE]" {
                 return Ok(None);
@@ -283,9 +279,9 @@ impl Events {
             }
             let Some(response) = &mut self.response else { return Ok(None) };
             let began = Instant::now();
-            let deadline = (began + self.endpoint.silence).min(self.given_up_at);
+            let deadline = (began + self.endpoint.silence).min(self.keepalive_deadline);
             if !self.is_stream {
-                let body = self.endpoint.read_all(response, deadline, MOST_BODY).await?;
+                let body = self.endpoint.read_all(response, deadline, MAX_BODY).await?;
                 self.response = None;
                 let data = String::from_utf8_lossy(&body).into_owned();
                 return Ok(Some(SseEvent { name: String::new(), data }));
@@ -310,7 +306,7 @@ impl Events {
 }
 
 /// The innermost cause of an error, without the URL, which may be long and is named elsewhere.
-fn chain_of(error: &reqwest::Error) -> String {
+fn root_cause(error: &reqwest::Error) -> String {
     let mut words: Vec<String> = Vec::new();
     let mut source = std::error::Error::source(error);
     while let Some(cause) = source {

@@ -5,9 +5,9 @@
 use serde_json::{Map, Value};
 
 /// The maximum nesting depth.
-const MOST_DEPTH: usize = 64;
+const MAX_DEPTH: usize = 64;
 /// How many braces are tried before the search for objects stops.
-const MOST_TRIES: usize = 256;
+const MAX_TRIES: usize = 256;
 
 /// Parses a whole text as one value: first strictly, then leniently.
 pub(crate) fn parse(text: &str) -> Option<Value> {
@@ -25,7 +25,7 @@ pub(crate) fn parse(text: &str) -> Option<Value> {
 pub(crate) fn find_objects(text: &str) -> Vec<Map<String, Value>> {
     let mut found = Vec::new();
     let mut at = 0;
-    for _ in 0..MOST_TRIES {
+    for _ in 0..MAX_TRIES {
         let Some(brace) = text[at..].find('{') else { break };
         let rest = &text[at + brace..];
         match read_object(rest) {
@@ -138,7 +138,7 @@ impl<'a> Reader<'a> {
     }
 
     fn value(&mut self, depth: usize) -> Option<Value> {
-        if depth > MOST_DEPTH {
+        if depth > MAX_DEPTH {
             return None;
         }
         self.skip_blank();
@@ -290,7 +290,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_models_write_is_read() {
+    fn json_as_models_write_it_is_parsed() {
         for (text, expected) in [
             (r#"{"a": 1}"#, json!({"a": 1})),
             ("```json\n{\"a\": 1,}\n```", json!({"a": 1})),
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_is_not_completed() {
+    fn truncated_json_is_not_completed() {
         for text in
             [r#"{"path": "a", "content": "half of"#, r#"{"a": [1, 2"#, r#"{"a": 1"#, r#"{"a":"#, "", "{", "'"]
         {
@@ -318,14 +318,14 @@ mod tests {
     }
 
     #[test]
-    fn objects_are_found_among_words() {
+    fn objects_are_found_in_text() {
         let text = "Sure!\n```json\n{\"tool\": \"a\",}\n```\nand then {'tool': 'b', 'x': {'y': 1}} {not json} done {";
         let found: Vec<Value> = find_objects(text).into_iter().map(Value::Object).collect();
         assert_eq!(found, [json!({"tool": "a"}), json!({"tool": "b", "x": {"y": 1}})]);
     }
 
     #[test]
-    fn deep_nesting_is_refused_instead_of_overflowing() {
+    fn deep_nesting_is_rejected_without_stack_overflow() {
         assert_eq!(parse(&format!("{}1", "['x',".repeat(100_000))), None);
         assert!(find_objects(&"{a:".repeat(100_000)).is_empty());
     }
@@ -354,18 +354,18 @@ mod tests {
         }
 
         #[test]
-        fn no_text_of_brackets_makes_it_panic(text in "[{}\\[\\]:,\"'\\\\a1/*# \n]{0,80}") {
+        fn no_bracket_text_panics(text in "[{}\\[\\]:,\"'\\\\a1/*# \n]{0,80}") {
             let _ = parse(&text);
             let _ = find_objects(&text);
         }
 
         #[test]
-        fn good_json_means_what_it_says(value in any_json()) {
+        fn valid_json_is_parsed_unchanged(value in any_json()) {
             prop_assert_eq!(parse(&value.to_string()), Some(value));
         }
 
         #[test]
-        fn mercy_reads_good_json_as_the_strict_reader_does(value in any_json()) {
+        fn the_lenient_parser_agrees_with_the_strict_one_on_valid_json(value in any_json()) {
             // A quote followed by JSON punctuation is the only input that the lenient parser reads differently.
             let text = value.to_string();
             prop_assume!(!text.contains("\\\""));

@@ -8,7 +8,6 @@
 //! Keys enter as [`Secret`] and leave only in a header to their own provider: no log line, error or `Debug` output of
 //! this crate shows one.
 
-mod answer;
 mod anthropic;
 mod catalogue;
 mod chain;
@@ -18,21 +17,23 @@ mod draft;
 mod embeddings;
 mod endpoint;
 mod error;
+mod error_response;
+mod event_parser;
 mod events;
-mod fault;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod gemini;
 mod http;
 mod lenient;
 mod message;
+mod model_status;
 mod name;
 mod openai;
+mod output;
 mod price;
 mod probe;
 mod prompted;
 mod provider;
-mod reader;
 mod request;
 mod responses;
 mod retry;
@@ -41,26 +42,25 @@ pub mod scripted;
 mod secret;
 mod settings;
 mod sse;
-mod survey;
 mod usage;
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 
-pub use answer::{Answer, ModelEvent, ModelStream, StopReason, finish, listen};
 pub use connect::connect;
 pub use discover::{Offer, Source, list};
-pub use embeddings::{Embeddings, MOST_TEXTS};
+pub use embeddings::{Embeddings, MAX_TEXTS};
 pub use error::{ModelError, Retryable};
 pub use message::{Image, Message, Opaque, Part, Reasoning, ResultPart, Role, ToolCall, ToolResult};
+pub use model_status::{Survey, Trouble, UsedModel, survey};
 pub use name::{Dialect, ModelName};
+pub use output::{Answer, ModelEvent, ModelStream, StopReason, finish, read_stream};
 pub use price::{LongPrice, Money, Price};
 pub use provider::{PROVIDERS, Provider};
 pub use request::{Effort, ModelRequest, OutputSchema, ToolChoice, ToolSpec};
 pub use secret::Secret;
 pub use settings::{ModelLimits, Settings, ToolMode};
-pub use survey::{Survey, Trouble, UsedModel, survey};
 pub use usage::Usage;
 
 /// A language model.

@@ -75,7 +75,7 @@ impl Image {
     }
 
     /// The replacement text for models without vision.
-    pub(crate) fn unseen(&self) -> String {
+    pub(crate) fn placeholder_text(&self) -> String {
         format!("[a picture ({}, {} bytes) that this model cannot see]", self.media_type, self.bytes.len())
     }
 }

@@ -140,7 +140,7 @@ mod tests {
     };
 
     #[test]
-    fn every_kind_of_token_has_its_price() {
+    fn each_kind_of_token_is_priced() {
         let usage =
             Usage { input: 1000, cached_input: 10_000, cache_write: 2000, output: 500, reasoning: 400 };
         assert_eq!(PRICE.of(&usage), Money::from_nanodollars(3_000_000 + 3_000_000 + 7_500_000 + 7_500_000));
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_price_is_refused_by_name() {
+    fn invalid_prices_are_rejected_by_name() {
         let wrong = Price { output: -1.0, ..PRICE };
         assert!(
             wrong

@@ -1,7 +1,7 @@
 //! The named providers, and the parsing of configured model names.
 
 use crate::error::ModelError;
-use crate::http::{KeyHeader, Reach};
+use crate::http::{KeyHeader, ServerLocation};
 use crate::name::Dialect;
 
 /// A model provider.
@@ -114,8 +114,8 @@ impl Target {
         }
     }
 
-    pub(crate) fn reach(&self) -> Reach {
-        if is_loopback(&self.base_url) { Reach::Local } else { Reach::Remote }
+    pub(crate) fn reach(&self) -> ServerLocation {
+        if is_loopback(&self.base_url) { ServerLocation::Local } else { ServerLocation::Remote }
     }
 }
 
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_addresses_are_understood() {
+    fn model_names_and_urls_are_parsed() {
         let target = parse("openrouter/qwen/qwen3-coder:free").unwrap();
         assert_eq!(
             (target.provider.unwrap().id, target.model.as_str()),
@@ -164,13 +164,13 @@ mod tests {
         assert_eq!(target.name(), "openrouter/qwen/qwen3-coder:free");
         let target = parse("http://127.0.0.1:8081/v1/#coder").unwrap();
         assert_eq!((target.base_url.as_str(), target.model.as_str()), ("http://127.0.0.1:8081/v1", "coder"));
-        assert_eq!(target.reach(), Reach::Local);
-        assert_eq!(parse("http://[::1]:8081/v1").unwrap().reach(), Reach::Local);
-        assert_eq!(parse("https://models.example.org/v1").unwrap().reach(), Reach::Remote);
+        assert_eq!(target.reach(), ServerLocation::Local);
+        assert_eq!(parse("http://[::1]:8081/v1").unwrap().reach(), ServerLocation::Local);
+        assert_eq!(parse("https://models.example.org/v1").unwrap().reach(), ServerLocation::Remote);
     }
 
     #[test]
-    fn what_cannot_be_a_model_is_refused_with_what_can() {
+    fn invalid_model_names_are_rejected_with_a_hint() {
         for (text, words) in [
             ("gpt-5", "provider/model"),
             ("nobody/gpt-5", "there is no provider `nobody`; there are anthropic, openai"),

@@ -7,41 +7,41 @@ use crate::error::{ModelError, Retryable};
 /// The delay before the first retry; it doubles each time.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 /// The maximum delay, unless the provider asks for more.
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
+const MAX_WAIT: Duration = Duration::from_secs(60);
 /// If a provider asks for a longer delay, the next model is used.
-const LONGEST_PATIENCE: Duration = Duration::from_secs(300);
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
 /// The maximum number of retries after malformed responses, which rarely get better.
-const MOST_MALFORMED: u32 = 2;
+const MAX_MALFORMED: u32 = 2;
 
 /// What to do after an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Decision {
     /// Retry the same model after a delay.
-    Again(Duration),
+    Retry(Duration),
     /// Use the next model, if there is one.
-    Next,
+    NextModel,
     /// Return the error to the caller.
-    Stop,
+    Fail,
 }
 
 /// Decides after `failures` failed attempts (at least one) with the same model. `jitter` is between 0 and 1.
 pub(crate) fn decide(error: &ModelError, failures: u32, retries: u32, jitter: f64) -> Decision {
     match error.retryable() {
-        Retryable::No => return Decision::Stop,
-        Retryable::OtherModel => return Decision::Next,
+        Retryable::No => return Decision::Fail,
+        Retryable::OtherModel => return Decision::NextModel,
         Retryable::Later => {}
     }
     let most =
-        if matches!(error, ModelError::Malformed { .. }) { retries.min(MOST_MALFORMED) } else { retries };
+        if matches!(error, ModelError::Malformed { .. }) { retries.min(MAX_MALFORMED) } else { retries };
     if failures > most {
-        return Decision::Next;
+        return Decision::NextModel;
     }
-    let doubled = FIRST_WAIT.saturating_mul(1 << (failures - 1).min(16)).min(LONGEST_WAIT);
+    let doubled = FIRST_WAIT.saturating_mul(1 << (failures - 1).min(16)).min(MAX_WAIT);
     match error.retry_after() {
-        Some(asked) if asked > LONGEST_PATIENCE => Decision::Next,
+        Some(asked) if asked > MAX_RETRY_AFTER => Decision::NextModel,
         // Not before the requested time, and with jitter so that clients do not retry simultaneously.
-        Some(asked) => Decision::Again(asked + FIRST_WAIT.mul_f64(jitter)),
-        None => Decision::Again(doubled.mul_f64(0.5 + jitter / 2.0)),
+        Some(asked) => Decision::Retry(asked + FIRST_WAIT.mul_f64(jitter)),
+        None => Decision::Retry(doubled.mul_f64(0.5 + jitter / 2.0)),
     }
 }
 
@@ -57,40 +57,40 @@ mod tests {
     }
 
     #[test]
-    fn waits_double_and_end() {
+    fn delays_double_and_end() {
         let waits: Vec<Decision> = (1..=9).map(|failures| decide(&limited(None), failures, 8, 1.0)).collect();
         let expected =
-            [1, 2, 4, 8, 16, 32, 60, 60].map(|seconds| Decision::Again(Duration::from_secs(seconds)));
+            [1, 2, 4, 8, 16, 32, 60, 60].map(|seconds| Decision::Retry(Duration::from_secs(seconds)));
         assert_eq!(&waits[..8], expected);
-        assert_eq!(waits[8], Decision::Next);
+        assert_eq!(waits[8], Decision::NextModel);
     }
 
     #[test]
-    fn what_the_provider_asks_for_is_kept_unless_it_is_too_much() {
-        assert_eq!(decide(&limited(Some(7)), 1, 5, 0.0), Decision::Again(Duration::from_secs(7)));
-        assert_eq!(decide(&limited(Some(3600)), 1, 5, 0.0), Decision::Next);
+    fn retry_after_is_respected_up_to_a_limit() {
+        assert_eq!(decide(&limited(Some(7)), 1, 5, 0.0), Decision::Retry(Duration::from_secs(7)));
+        assert_eq!(decide(&limited(Some(3600)), 1, 5, 0.0), Decision::NextModel);
     }
 
     #[test]
-    fn what_does_not_get_better_is_not_repeated() {
+    fn permanent_errors_are_not_retried() {
         let auth = ModelError::Auth { model: "m".into(), detail: String::new() };
-        assert_eq!(decide(&auth, 1, 5, 0.5), Decision::Next);
+        assert_eq!(decide(&auth, 1, 5, 0.5), Decision::NextModel);
         let rejected = ModelError::Rejected { model: "m".into(), detail: String::new() };
-        assert_eq!(decide(&rejected, 1, 5, 0.5), Decision::Stop);
+        assert_eq!(decide(&rejected, 1, 5, 0.5), Decision::Fail);
         let malformed = ModelError::Malformed { model: "m".into(), detail: String::new() };
-        assert!(matches!(decide(&malformed, 2, 5, 0.5), Decision::Again(_)));
-        assert_eq!(decide(&malformed, 3, 5, 0.5), Decision::Next);
+        assert!(matches!(decide(&malformed, 2, 5, 0.5), Decision::Retry(_)));
+        assert_eq!(decide(&malformed, 3, 5, 0.5), Decision::NextModel);
     }
 
     proptest! {
         #[test]
-        fn no_wait_is_shorter_than_asked_or_endless(
+        fn delays_are_at_least_retry_after_and_bounded(
             asked in proptest::option::of(0u64..300), failures in 1u32..1000, retries in 0u32..1000, jitter in 0.0f64..=1.0,
         ) {
-            if let Decision::Again(wait) = decide(&limited(asked), failures, retries, jitter) {
+            if let Decision::Retry(wait) = decide(&limited(asked), failures, retries, jitter) {
                 prop_assert!(failures <= retries);
                 prop_assert!(wait >= Duration::from_secs(asked.unwrap_or(0)));
-                prop_assert!(wait <= LONGEST_PATIENCE + FIRST_WAIT);
+                prop_assert!(wait <= MAX_RETRY_AFTER + FIRST_WAIT);
             }
         }
     }

@@ -20,7 +20,7 @@ impl Secret {
 
     /// Redacts every copy of the key in a text: a provider's message may repeat what it received.
     #[must_use]
-    pub fn hide_in(&self, text: &str) -> String {
+    pub fn redact(&self, text: &str) -> String {
         if self.0.len() < 4 { text.to_owned() } else { text.replace(&self.0, "***") }
     }
 }

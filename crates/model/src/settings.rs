@@ -74,7 +74,7 @@ pub struct Settings {
     /// The local ports to check.
     pub local_ports: Vec<u16>,
     /// Additional URLs that jobs may name if their permissions are restricted; each with an optional `#model`.
-    pub jobs_may: Vec<String>,
+    pub allowed_model_urls: Vec<String>,
     /// Whether the answers of the first model are recorded, as in the demo.
     pub is_recorded: bool,
 }
@@ -96,7 +96,7 @@ impl Default for Settings {
             retries: 5,
             local: true,
             local_ports: LOCAL_PORTS.to_vec(),
-            jobs_may: Vec::new(),
+            allowed_model_urls: Vec::new(),
             is_recorded: false,
         }
     }
@@ -106,8 +106,8 @@ impl Settings {
     /// Rejects invalid settings by name, without network access.
     pub fn check(&self) -> Result<(), ModelError> {
         self.named().map(|_| ())?;
-        for (index, name) in self.jobs_may.iter().enumerate() {
-            let key = format!("model.jobs_may[{index}]");
+        for (index, name) in self.allowed_model_urls.iter().enumerate() {
+            let key = format!("model.allowed_model_urls[{index}]");
             if Target::parse(name, &key)?.provider.is_some() {
                 let detail = format!("`{name}` is no address; jobs may name every provider anyway");
                 return Err(ModelError::Settings { key, detail });
@@ -126,7 +126,8 @@ impl Settings {
         if wanted.provider.is_some() {
             return true;
         }
-        let named = self.name.iter().chain(&self.base_url).chain(&self.fallback).chain(&self.jobs_may);
+        let named =
+            self.name.iter().chain(&self.base_url).chain(&self.fallback).chain(&self.allowed_model_urls);
         let mut known = named.filter_map(|name| Target::parse(name, "model").ok());
         known.any(|known| {
             known.provider.is_none()
@@ -165,11 +166,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn jobs_may_name_providers_and_the_servers_of_the_operator() {
+    fn jobs_may_use_providers_and_configured_servers() {
         let settings = Settings {
             name: Some("http://10.0.0.1:8000/v1".into()),
             fallback: vec!["openai/gpt-5".into(), "http://10.0.0.2/v1#small".into()],
-            jobs_may: vec!["https://models.example.org/v1/".into()],
+            allowed_model_urls: vec!["https://models.example.org/v1/".into()],
             ..Settings::default()
         };
         for name in [
@@ -195,9 +196,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused_in_the_list_of_addresses() {
-        let settings = Settings { jobs_may: vec!["openai/gpt-5".into()], ..Settings::default() };
+    fn a_provider_name_is_rejected_in_the_list_of_urls() {
+        let settings = Settings { allowed_model_urls: vec!["openai/gpt-5".into()], ..Settings::default() };
         let error = settings.check().unwrap_err().to_string();
-        assert!(error.starts_with("model.jobs_may[0]: `openai/gpt-5` is no address"), "{error}");
+        assert!(error.starts_with("model.allowed_model_urls[0]: `openai/gpt-5` is no address"), "{error}");
     }
 }

@@ -1,7 +1,7 @@
 //! Parses server-sent events. Does no I/O; `http.rs` reads the bytes and enforces timeouts.
 
 /// The maximum size of an event: an image or a complete answer fits, an endless line does not.
-const MOST_BYTES: usize = 32 * 1024 * 1024;
+const MAX_BYTES: usize = 32 * 1024 * 1024;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SseEvent {
@@ -37,7 +37,7 @@ impl SseDecoder {
                 b'\n' | b'\r' => events.extend(self.end_line()),
                 other => self.line.push(*other),
             }
-            if self.line.len() + self.data.len() > MOST_BYTES {
+            if self.line.len() + self.data.len() > MAX_BYTES {
                 return Err(TooLong);
             }
         }
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn all_line_ends_comments_and_several_data_lines_are_understood() {
+    fn line_endings_comments_and_multiple_data_lines_are_parsed() {
         let text = b"\xef\xbb\xbfevent: a\r\ndata: 1\r\ndata:2\r\n\r\n: comment\n\nid: 7\ndata\n\nevent: none\n\rdata:  x\r\r";
         assert_eq!(decode(&[text]), [pair("a", "1\n2"), pair("", ""), pair("", " x")]);
     }
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_never_ends_is_refused() {
+    fn an_endless_line_is_rejected() {
         let mut decoder = SseDecoder::default();
         let piece = vec![b'a'; 1 << 20];
         let result = (0..40).find_map(|_| decoder.push(&piece).err());
@@ -127,7 +127,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn where_the_bytes_are_cut_changes_nothing(
+        fn chunk_boundaries_do_not_change_the_events(
             bytes in proptest::collection::vec(prop_oneof![
                 Just(b'\n'), Just(b'\r'), Just(b':'), Just(b'd'), Just(b' '), any::<u8>()
             ], 0..200),
@@ -141,7 +141,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_written_is_read(
+        fn written_events_are_decoded(
             events in proptest::collection::vec(("[a-z]{0,8}", "[^\r\n]{0,40}(\n[^\r\n]{0,40}){0,3}"), 0..6),
         ) {
             let mut text = String::new();

@@ -52,7 +52,7 @@ fn describe(event: &Event, text: &mut String) {
             format!("{} ", call.id)
         }
     });
-    let mut who = event.done_by.as_ref().map_or(String::new(), |actor| format!("{actor}: "));
+    let mut who = event.actor.as_ref().map_or(String::new(), |actor| format!("{actor}: "));
     let before = format!("{} {call}", format_time(event.time_ms));
     // The time is formatted once, because an event may have thousands of lines of output.
     for line in what_happened(&event.body).lines() {
@@ -87,8 +87,10 @@ pub fn what_happened(body: &EventBody) -> String {
             }
             line
         }
-        EventBody::Wished { wish } => format!("asked to {}", format!("{wish:?}").to_lowercase()),
-        EventBody::Extended { idle_ms } => format!("may be idle for {} s", idle_ms / 1000),
+        EventBody::ControlRequested { request } => {
+            format!("asked to {}", format!("{request:?}").to_lowercase())
+        }
+        EventBody::IdleTimeoutChanged { idle_ms } => format!("may be idle for {} s", idle_ms / 1000),
         EventBody::SandboxRequested { sandbox } => format!("sandbox {sandbox} is being made"),
         EventBody::SandboxReady { unenforced, .. } => {
             let mut line = "sandbox ready".to_owned();
@@ -106,8 +108,8 @@ pub fn what_happened(body: &EventBody) -> String {
             }
             line
         }
-        EventBody::SandboxStopped { code, reason, .. } => format!("sandbox stands still ({code}): {reason}"),
-        EventBody::SandboxContinued { .. } => "sandbox goes on".to_owned(),
+        EventBody::SandboxPaused { code, reason, .. } => format!("sandbox stands still ({code}): {reason}"),
+        EventBody::SandboxResumed { .. } => "sandbox goes on".to_owned(),
         EventBody::CallStarted { tool, input, .. } => format!("{tool} {}", shorten(&input.to_string(), 2000)),
         EventBody::CallOutput { text, base64, stream, .. } => {
             let mark = if stream == "stderr" { "! " } else { "| " };
@@ -146,10 +148,10 @@ pub fn what_happened(body: &EventBody) -> String {
         }
         EventBody::ModelAnswered(answered) => describe_answer(answered),
         EventBody::PlanChanged { plan, .. } => format!("plan:\n{}", plan.to_text()),
-        EventBody::NoteKept { name, text } => format!("note {name}: {text}"),
+        EventBody::NoteSaved { name, text } => format!("note {name}: {text}"),
         EventBody::MessageReceived { text } => format!("a person says: {text}"),
-        EventBody::RequestOpened(request) => format!("{} waits for a person: {}", request.id, request.text),
-        EventBody::RequestAnswered { id, answer } => match answer {
+        EventBody::InputRequested(request) => format!("{} waits for a person: {}", request.id, request.text),
+        EventBody::InputAnswered { id, answer } => match answer {
             Some(answer) => {
                 format!("{id} was answered: {}", serde_json::to_string(answer).unwrap_or_default())
             }
@@ -158,7 +160,7 @@ pub fn what_happened(body: &EventBody) -> String {
         EventBody::BudgetChanged { budget } => {
             format!("budget: {}", serde_json::to_string(budget).unwrap_or_default())
         }
-        EventBody::AgentTold(notice) => format!("told: {}", shorten(&notice.text, 2000)),
+        EventBody::AgentNotified(notice) => format!("told: {}", shorten(&notice.text, 2000)),
         EventBody::ContextChanged(context::EntryBody::Window(window)) => format!(
             "context: prompts of at most {} tokens for {}, {} tools",
             window.budget_tokens,
@@ -168,7 +170,7 @@ pub fn what_happened(body: &EventBody) -> String {
         EventBody::ContextChanged(entry) => {
             format!("context: {}", shorten(&serde_json::to_string(entry).unwrap_or_default(), 300))
         }
-        EventBody::AnswerLost(lost) => format!(
+        EventBody::ModelAnswerLost(lost) => format!(
             "no answer of {}, but {} tokens in, {} out{}: {}",
             lost.model,
             lost.usage.prompt(),
@@ -176,14 +178,14 @@ pub fn what_happened(body: &EventBody) -> String {
             lost.cost.map_or(String::new(), |cost| format!(", {cost}")),
             shorten(&lost.problem, 300)
         ),
-        EventBody::SummaryMade(made) => describe_summary(made),
+        EventBody::SummaryCreated(made) => describe_summary(made),
         EventBody::AgentFinished(finished) => format!("finished: {}", finished.summary),
         EventBody::TakenOver { by, .. } => format!("taken over by {by}"),
         EventBody::HandedBack { by } => format!("handed back by {by}"),
         EventBody::McpChanged(change) => change.describe(),
         EventBody::FilesChanged(changed) => describe_files(changed),
-        EventBody::PersonActed(deed) => deed.describe(),
-        EventBody::AuditStored(stored) => format!("{}, {} bytes", stored.name, stored.bytes),
+        EventBody::UserAction(action) => action.describe(),
+        EventBody::AuditFileStored(stored) => format!("{}, {} bytes", stored.name, stored.bytes),
         EventBody::PayloadDropped { kind } => format!("{kind}: what it said was dropped by retention"),
     }
 }
@@ -206,7 +208,7 @@ fn describe_answer(answered: &agent::ModelAnswered) -> String {
     text
 }
 
-fn describe_summary(made: &agent::SummaryMade) -> String {
+fn describe_summary(made: &agent::SummaryCreated) -> String {
     let cost = made.cost.map_or(String::new(), |cost| format!(", {cost}"));
     let came = match (&made.summary, &made.problem) {
         (Some(_), _) => "summed up",
@@ -223,13 +225,13 @@ fn describe_summary(made: &agent::SummaryMade) -> String {
 }
 
 fn describe_files(changed: &FilesChanged) -> String {
-    const MOST_NAMED: usize = 20;
+    const MAX_NAMED: usize = 20;
     let name = |file: &FileChange| match file.is_removed {
         true => format!("{} (gone)", file.path),
         false => format!("{} ({} bytes)", file.path, file.size),
     };
-    let named: Vec<String> = changed.files.iter().take(MOST_NAMED).map(name).collect();
-    let more = changed.files.len().saturating_sub(MOST_NAMED) as u64 + changed.left_out;
+    let named: Vec<String> = changed.files.iter().take(MAX_NAMED).map(name).collect();
+    let more = changed.files.len().saturating_sub(MAX_NAMED) as u64 + changed.left_out;
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     format!("files: {}{more}", named.join(", "))
 }

@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::event::{Event, EventBody};
-use crate::hold::Holder;
 use crate::mcp_view::McpServers;
 use crate::state::JobState;
+use crate::takeover_lock::Holder;
 
 /// The agent of a job.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -23,10 +23,10 @@ pub struct AgentView {
     pub budget: Budget,
     /// Milliseconds of work up to the last time that it waited.
     #[serde(default)]
-    pub worked_ms: i64,
+    pub active_ms: i64,
     /// Since when it works; milliseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub working_since_ms: Option<i64>,
+    pub active_since_ms: Option<i64>,
     /// Its plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<Plan>,
@@ -66,8 +66,8 @@ impl AgentView {
                 self.spent.turns += 1;
                 self.spend(usage, answer.cost);
             }
-            EventBody::AnswerLost(lost) => self.spend(lost.usage, lost.cost),
-            EventBody::SummaryMade(made) => self.spend(made.usage, made.cost),
+            EventBody::ModelAnswerLost(lost) => self.spend(lost.usage, lost.cost),
+            EventBody::SummaryCreated(made) => self.spend(made.usage, made.cost),
             EventBody::CallEnded(_) => {
                 let is_own =
                     event.call.as_ref().is_some_and(|call| is_agent_call(&call.id) && call.attempt == 1);
@@ -77,8 +77,8 @@ impl AgentView {
                 self.spent.tool_calls += 1;
             }
             EventBody::PlanChanged { plan, .. } => self.plan = Some(plan.clone()),
-            EventBody::RequestOpened(request) => self.requests.push(request.clone()),
-            EventBody::RequestAnswered { id, .. } => self.requests.retain(|request| request.id != *id),
+            EventBody::InputRequested(request) => self.requests.push(request.clone()),
+            EventBody::InputAnswered { id, .. } => self.requests.retain(|request| request.id != *id),
             EventBody::BudgetChanged { budget } => self.budget = *budget,
             EventBody::AgentFinished(finished) => self.finished = Some(finished.clone()),
             EventBody::TakenOver { by, lock } => {
@@ -103,12 +103,12 @@ impl AgentView {
     }
 
     /// Adjusts the working time after a state change; only time in the running state counts as work.
-    pub(crate) fn count_work(&mut self, state: JobState, time_ms: i64) {
-        if let Some(since) = self.working_since_ms.take() {
-            self.worked_ms += time_ms.saturating_sub(since).max(0);
+    pub(crate) fn track_working_time(&mut self, state: JobState, time_ms: i64) {
+        if let Some(since) = self.active_since_ms.take() {
+            self.active_ms += time_ms.saturating_sub(since).max(0);
         }
         if state == JobState::Running {
-            self.working_since_ms = Some(time_ms);
+            self.active_since_ms = Some(time_ms);
         }
         if state.is_over() {
             self.requests.clear();
@@ -120,7 +120,7 @@ impl AgentView {
     /// Total working time in milliseconds.
     #[must_use]
     pub fn worked_until(&self, now_ms: i64) -> i64 {
-        self.worked_ms + self.working_since_ms.map_or(0, |since| now_ms.saturating_sub(since).max(0))
+        self.active_ms + self.active_since_ms.map_or(0, |since| now_ms.saturating_sub(since).max(0))
     }
 }
 

@@ -27,7 +27,7 @@ pub(crate) struct BackendWatch {
 impl BackendWatch {
     /// Records a backend that is unreachable. Ignores all other errors.
     pub(crate) fn note(&self, error: &OrchestratorError) {
-        if !error.is_backend_away() {
+        if !error.is_backend_unavailable() {
             return;
         }
         let why: Arc<str> = error.to_string().into();
@@ -94,10 +94,10 @@ pub(crate) async fn run(core: Arc<Core>) {
             () = until_it_answers(&core, &mut backoff) => {}
         }
         // Must happen before the scheduler runs.
-        core.setbacks.hurry();
+        core.retry_backoff.hurry();
         core.backend_watch.is_over();
         // The ready sandboxes may have died with the engine that ran them.
-        core.pool.give_up_ready();
+        core.pool.discard_ready();
         core.queue_changed.notify_one();
         // Remove what could not be removed during the outage.
         if let Err(error) = reconcile(&core).await {
@@ -114,7 +114,7 @@ async fn until_it_answers(core: &Core, backoff: &mut Backoff) {
         tokio::time::sleep(pause).await;
         pause = PAUSE;
         match core.backend.ping().await.map_err(OrchestratorError::from) {
-            Err(error) if error.is_backend_away() => core.backend_watch.note(&error),
+            Err(error) if error.is_backend_unavailable() => core.backend_watch.note(&error),
             // Any other error shows up with the next job that uses the backend.
             _ => {
                 backoff.end();
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_a_backend_that_does_not_answer_is_waited_for() {
+    async fn only_an_unavailable_backend_starts_an_outage() {
         let watch = BackendWatch::default();
         watch.note(&OrchestratorError::DiskFull);
         watch.note(&SandboxError::NoImage("missing".into()).into());

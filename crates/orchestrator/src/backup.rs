@@ -19,8 +19,8 @@ use tar::{Builder, Header};
 use crate::agent_log::format_time;
 use crate::audit::TrustedKeys;
 use crate::clock::now_ms;
+use crate::data_folder::{AUTHORITY, DATABASE};
 use crate::error::OrchestratorError;
-use crate::folder::{AUTHORITY, DATABASE};
 use crate::store::{copy_database, jobs_in_copy};
 use crate::view::JobView;
 
@@ -30,7 +30,7 @@ pub(crate) const FORMAT: u32 = 1;
 const ATTEMPTS: u32 = 5;
 const LEVEL: i32 = 3;
 /// For files that only the server's user may read.
-const OWN_MODE: u32 = 0o600;
+const PRIVATE_MODE: u32 = 0o600;
 
 /// The last entry of an archive: a list of its files.
 #[derive(Debug, Serialize, Deserialize)]
@@ -81,7 +81,7 @@ pub fn back_up(data: &Path, archive: &Path) -> Result<BackupReport, Orchestrator
     }
     refuse_existing(archive)?;
     let partial = beside(archive, "partial");
-    let file = open_alone(&partial, archive)?;
+    let file = open_locked(&partial, archive)?;
     let scratch =
         Scratch { database: beside(archive, "partial-database"), file: beside(archive, "partial-file") };
     scratch.remove();
@@ -106,13 +106,13 @@ fn refuse_existing(archive: &Path) -> Result<(), OrchestratorError> {
 }
 
 /// Opens and locks the unfinished archive; two processes writing the same file would corrupt it.
-fn open_alone(partial: &Path, archive: &Path) -> Result<File, OrchestratorError> {
+fn open_locked(partial: &Path, archive: &Path) -> Result<File, OrchestratorError> {
     let failed = || OrchestratorError::io(format!("writing {}", partial.display()));
     let file = OpenOptions::new()
         .create(true)
         .truncate(false)
         .write(true)
-        .mode(OWN_MODE)
+        .mode(PRIVATE_MODE)
         .open(partial)
         .map_err(failed())?;
     match file.try_lock() {
@@ -160,7 +160,7 @@ fn write(
     let encoder = zstd::Encoder::new(BufWriter::new(file), LEVEL).map_err(failed())?;
     let mut archive = Archive { tar: Builder::new(encoder), files: Vec::new() };
     let database = File::open(&scratch.database).map_err(failed())?;
-    archive.add(DATABASE, database, OWN_MODE)?;
+    archive.add(DATABASE, database, PRIVATE_MODE)?;
     let mut gone = Vec::new();
     for job in &jobs {
         if !add_job(&mut archive, data, job, &checkpoints, scratch)? {
@@ -235,7 +235,7 @@ fn is_partial(name: &str) -> bool {
 }
 
 /// Files that are skipped: half-written files, uploads in progress, and checkpoints, which are added separately.
-fn is_passing(name: &str) -> bool {
+fn is_skipped(name: &str) -> bool {
     is_partial(name) || name.starts_with("incoming-") || name.starts_with("checkpoint-")
 }
 
@@ -262,7 +262,7 @@ fn add_job(
         && let Some(file) = checkpoints.get(path)
     {
         let file = file.try_clone().map_err(OrchestratorError::io(format!("reading {path}")))?;
-        archive.add(path, file, OWN_MODE)?;
+        archive.add(path, file, PRIVATE_MODE)?;
     }
     let mut found_result = false;
     let top = format!("jobs/{}", job.job_id);
@@ -277,7 +277,7 @@ fn add_job(
                 if !(folder == top && name == AUTHORITY) {
                     folders.push(path);
                 }
-            } else if metadata.is_file() && !(folder == top && is_passing(&name)) {
+            } else if metadata.is_file() && !(folder == top && is_skipped(&name)) {
                 let is_result = path == result;
                 let still = if is_result { None } else { Some(scratch) };
                 let added = add_file(archive, data, &path, still)?;
@@ -357,7 +357,7 @@ impl<'a> Archive<zstd::Encoder<'_, BufWriter<&'a File>>> {
             files,
         };
         let text = serde_json::to_vec_pretty(&manifest).map_err(io::Error::other)?;
-        self.append(MANIFEST, text.len() as u64, OWN_MODE, text.as_slice())?;
+        self.append(MANIFEST, text.len() as u64, PRIVATE_MODE, text.as_slice())?;
         let writer = self.tar.into_inner()?.finish()?;
         writer.into_inner().map_err(io::IntoInnerError::into_error)
     }

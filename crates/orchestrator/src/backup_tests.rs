@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use sandbox::SandboxId;
 use tempfile::TempDir;
 
-use crate::audit::{Kept, TrustedKeys, verify_audit};
+use crate::audit::{ExternalRecords, TrustedKeys, verify_audit};
 use crate::backup::back_up;
+use crate::data_folder::DataFolder;
 use crate::event::{EventBody, Fence, NewEvent};
-use crate::folder::DataFolder;
 use crate::ids::JobId;
 use crate::request::{JobDefaults, NewJob};
 use crate::restore::restore;
@@ -82,7 +82,7 @@ fn assert_empty(folder: &Path) {
 }
 
 #[tokio::test]
-async fn a_second_backup_to_the_same_name_is_refused_and_harms_nothing() {
+async fn concurrent_backup_to_the_same_file_is_refused() {
     let host = Host::new();
     host.job(vec![state(JobState::Queued)]).await;
     let archive = host.path("backup.tar.zst");
@@ -98,7 +98,7 @@ async fn a_second_backup_to_the_same_name_is_refused_and_harms_nothing() {
 }
 
 #[tokio::test]
-async fn what_was_backed_up_comes_back_while_the_first_server_runs_on() {
+async fn restore_works_while_the_original_server_keeps_running() {
     let host = Host::new();
     let (over, running, archive) = host.backed_up().await;
     host.store
@@ -122,13 +122,13 @@ async fn what_was_backed_up_comes_back_while_the_first_server_runs_on() {
     assert!(after.sandbox.is_some() && after.sandbox != before.sandbox, "it shares a sandbox with the first");
     store.sign_heads().await.unwrap();
     let trusted = TrustedKeys::of_folder(&target);
-    let report = verify_audit(&target, None, &Kept::default(), &trusted).unwrap();
+    let report = verify_audit(&target, None, &ExternalRecords::default(), &trusted).unwrap();
     assert!(report.is_sound, "what the first server signed is good here: {report:?}");
     assert_eq!(report.jobs.iter().filter(|job| job.heads > 0).count(), 2, "{report:?}");
 }
 
 #[tokio::test]
-async fn a_folder_that_is_not_empty_or_in_use_is_refused_and_untouched() {
+async fn restore_into_a_used_or_nonempty_folder_is_refused() {
     let host = Host::new();
     let (_, _, archive) = host.backed_up().await;
     let error = restore(&archive, &host.path("data")).await.unwrap_err().to_string();
@@ -142,7 +142,7 @@ async fn a_folder_that_is_not_empty_or_in_use_is_refused_and_untouched() {
 }
 
 #[tokio::test]
-async fn a_restore_that_was_killed_is_begun_again() {
+async fn restore_starts_over_after_a_killed_restore() {
     let host = Host::new();
     let (over, _, archive) = host.backed_up().await;
     let folder = host.path("restored");
@@ -166,7 +166,7 @@ async fn a_restore_that_was_killed_is_begun_again() {
 }
 
 #[tokio::test]
-async fn a_damaged_or_cut_archive_is_refused_and_leaves_nothing() {
+async fn damaged_or_truncated_archive_is_refused_without_leftovers() {
     let host = Host::new();
     let (_, _, archive) = host.backed_up().await;
     let whole = fs::read(&archive).unwrap();
@@ -185,7 +185,7 @@ async fn a_damaged_or_cut_archive_is_refused_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_file_that_was_changed_in_the_archive_is_named() {
+async fn restore_names_a_modified_file() {
     let host = Host::new();
     let (over, _, archive) = host.backed_up().await;
     let tar = zstd::decode_all(fs::File::open(&archive).unwrap()).unwrap();
@@ -202,7 +202,7 @@ async fn a_file_that_was_changed_in_the_archive_is_named() {
 }
 
 #[tokio::test]
-async fn an_archive_with_a_path_that_leads_outside_is_refused() {
+async fn archive_with_paths_outside_the_folder_is_refused() {
     let root = tempfile::tempdir().unwrap();
     for path in ["../outside", "jobs/x/file", "jobs/file", "etc/passwd"] {
         let mut tar = tar::Builder::new(Vec::new());
@@ -221,7 +221,7 @@ async fn an_archive_with_a_path_that_leads_outside_is_refused() {
 }
 
 #[test]
-fn an_existing_archive_is_not_overwritten_and_a_foreign_folder_is_refused() {
+fn backup_never_overwrites_and_refuses_foreign_folders() {
     let host = Host::new();
     let archive = host.path("backup");
     fs::write(&archive, "precious").unwrap();

@@ -11,9 +11,8 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
 use uuid::Uuid;
 
-use crate::answers::{ExecReply, ExecRequest};
-use crate::deeds::Weighed;
-use crate::driver::{Captured, Evidence, LimitSigns, OutputSink, environment, explain_end};
+use crate::api_types::{ExecReply, ExecRequest};
+use crate::driver::{Captured, Evidence, LimitHints, OutputSink, environment, explain_end};
 use crate::error::OrchestratorError;
 use crate::event::{CallEnd, CallRef, CallStatus, EventBody};
 use crate::ids::JobId;
@@ -21,6 +20,7 @@ use crate::live::LiveJob;
 use crate::orchestrator::Orchestrator;
 use crate::request::{InvalidField, at_most};
 use crate::state::JobState;
+use crate::user_actions::ContentDigest;
 
 /// Bytes of each output stream that a response contains.
 const MAX_ANSWER_BYTES: usize = 1024 * 1024;
@@ -29,9 +29,9 @@ pub(crate) const DEFAULT_TIMEOUT_S: f64 = 60.0;
 /// Maximum timeout of a call over the API.
 const MAX_TIMEOUT_S: f64 = 3600.0;
 /// Longer than the guest needs to kill a process that ignores signals.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long to wait for a link that is being opened.
-const LINK_PATIENCE: Duration = Duration::from_secs(5);
+const LINK_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Orchestrator {
     /// Runs a command in the sandbox of a job and waits until it ends.
@@ -39,16 +39,16 @@ impl Orchestrator {
     /// # Errors
     /// The job has no sandbox now, or the request is invalid.
     pub async fn exec(&self, id: JobId, request: ExecRequest) -> Result<ExecReply, OrchestratorError> {
-        let timeout_s = self.timeout_of_call(request.timeout_s)?;
+        let timeout_s = self.effective_call_timeout(request.timeout_s)?;
         let request = ExecRequest { timeout_s: Some(timeout_s), ..request };
         let begun = self.begin_call(id, &request).await?;
-        let (call, end, captured) = run_begun(begun, timeout_s).await?;
+        let (call, end, captured) = run_started_call(begun, timeout_s).await?;
         Ok(reply(call, end, &captured))
     }
 
     /// The timeout of a call: the requested one, or the default lowered to the caller's ceiling.
-    pub(crate) fn timeout_of_call(&self, asked: Option<f64>) -> Result<f64, InvalidField> {
-        let ceilings = self.own_ceilings();
+    pub(crate) fn effective_call_timeout(&self, asked: Option<f64>) -> Result<f64, InvalidField> {
+        let ceilings = self.caller_ceilings();
         let Some(seconds) = asked else {
             let default = Duration::from_secs_f64(DEFAULT_TIMEOUT_S);
             return Ok(at_most(default, ceilings.effective().step_timeout_s).as_secs_f64());
@@ -65,18 +65,18 @@ impl Orchestrator {
         request: &ExecRequest,
     ) -> Result<Begun, OrchestratorError> {
         let program = program_of(request)?;
-        self.begin_program(id, request, program, ("exec", input_of(request))).await
+        self.log_call_start(id, request, program, ("exec", input_of(request))).await
     }
 
     /// Connects to the sandbox and logs the start of a call to `tool` with `input`.
-    pub(crate) async fn begin_program(
+    pub(crate) async fn log_call_start(
         &self,
         id: JobId,
         request: &ExecRequest,
         program: Program,
         (tool, input): (&str, Value),
     ) -> Result<Begun, OrchestratorError> {
-        let asked = request.timeout_s.map(|seconds| self.timeout_of_call(Some(seconds)));
+        let asked = request.timeout_s.map(|seconds| self.effective_call_timeout(Some(seconds)));
         let timeout_s = asked.transpose()?;
         let (live, client) = self.reach(id).await?;
         let call = CallRef { id: format!("api-{}", Uuid::now_v7().simple()), attempt: 1 };
@@ -95,7 +95,7 @@ impl Orchestrator {
             kill_grace_ms: 2000,
         };
         let started = EventBody::CallStarted { step: None, tool: tool.to_owned(), input };
-        live.recorder.append_now(vec![started.of(&call).done_by(self.actor())]).await?;
+        live.recorder.append_now(vec![started.of(&call).with_actor(self.actor())]).await?;
         Ok(Begun { live, client, call, exec })
     }
 
@@ -121,11 +121,11 @@ impl Orchestrator {
                 let mut guest = live.guest.subscribe();
                 let client = tokio::select! {
                     client = guest.wait_for(|client| client.as_ref().is_some_and(is_open)) => client.ok()?.clone()?,
-                    away = live.recorder.waiting().begun_for_backend() => return Some(Err(away)),
+                    away = live.recorder.waiting().backend_wait_started() => return Some(Err(away)),
                 };
                 Some(Ok((live, client)))
             };
-            if let Ok(Some(reached)) = tokio::time::timeout(LINK_PATIENCE, reached).await {
+            if let Ok(Some(reached)) = tokio::time::timeout(LINK_TIMEOUT, reached).await {
                 let (live, client) = reached?;
                 live.used.now();
                 return Ok((live, client));
@@ -140,14 +140,14 @@ impl Orchestrator {
 }
 
 /// Runs a call whose start is logged, and logs its end.
-pub(crate) async fn run_begun(
+pub(crate) async fn run_started_call(
     Begun { live, client, call, exec }: Begun,
     timeout_s: f64,
 ) -> Result<(CallRef, CallEnd, Captured), OrchestratorError> {
     let _in_use = live.used.begin();
     let captured = Captured::new(MAX_ANSWER_BYTES);
     let mut sink = OutputSink::new(Arc::clone(&live.recorder), call.clone(), None, captured);
-    let patience = Duration::from_secs_f64(timeout_s) + ANSWER_PATIENCE;
+    let patience = Duration::from_secs_f64(timeout_s) + ANSWER_TIMEOUT;
     let running = async {
         let mut follower = client.exec(exec, Follow::Capped).await?;
         follow(&mut follower, &mut sink, timeout_s).await
@@ -163,7 +163,7 @@ pub(crate) async fn run_begun(
 }
 
 /// Ends a call whose start is logged without sending it to the guest.
-pub(crate) async fn end_begun(
+pub(crate) async fn end_started_call(
     Begun { live, call, .. }: Begun,
     end: CallEnd,
 ) -> Result<(CallRef, CallEnd, Captured), OrchestratorError> {
@@ -204,15 +204,15 @@ pub(crate) async fn follow(
             ExecUpdate::Event(ExecEvent::Started { .. } | ExecEvent::Progress { .. }) => {}
         }
     };
-    Ok(end_within(&outcome, timeout_s, sink.limit_signs()))
+    Ok(end_within(&outcome, timeout_s, sink.limit_hints()))
 }
 
-fn end_within(outcome: &ExecOutcome, timeout_s: f64, signs: LimitSigns) -> CallEnd {
+fn end_within(outcome: &ExecOutcome, timeout_s: f64, hints: LimitHints) -> CallEnd {
     explain_end(&Evidence {
         outcome,
         expectation: None,
         text_found: true,
-        signs,
+        hints,
         before: Usage::default(),
         after: Usage::default(),
         timeout_s,
@@ -221,7 +221,7 @@ fn end_within(outcome: &ExecOutcome, timeout_s: f64, signs: LimitSigns) -> CallE
 
 /// How a process without a timeout ended.
 pub(crate) fn plain_end(outcome: &ExecOutcome) -> CallEnd {
-    end_within(outcome, 0.0, LimitSigns::default())
+    end_within(outcome, 0.0, LimitHints::default())
 }
 
 pub(crate) fn interrupted(reason: &str) -> CallEnd {
@@ -266,8 +266,8 @@ fn input_of(request: &ExecRequest) -> Value {
         input["environment"] = request.environment.keys().map(String::as_str).collect();
     }
     if let Some(stdin) = &request.stdin {
-        let weighed = Weighed::of(stdin.as_bytes());
-        input["stdin"] = json!({ "bytes": weighed.bytes(), "sha256": weighed.sha256() });
+        let digest = ContentDigest::of(stdin.as_bytes());
+        input["stdin"] = json!({ "bytes": digest.bytes(), "sha256": digest.sha256() });
     }
     input
 }
@@ -293,7 +293,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_variables_and_standard_input_the_log_has_no_values() {
+    fn values_of_variables_and_stdin_are_not_logged() {
         let request = ExecRequest {
             command: Some("make".into()),
             cwd: Some("src".into()),
@@ -305,7 +305,7 @@ mod tests {
         assert!(!input.to_string().contains("value-"), "{input}");
         assert_eq!((&input["command"], &input["cwd"]), (&json!("make"), &json!("src")));
         assert_eq!(input["environment"], json!(["TOKEN"]));
-        let sha256 = Weighed::of(b"value-2").sha256();
+        let sha256 = ContentDigest::of(b"value-2").sha256();
         assert_eq!(input["stdin"], json!({"bytes": 7, "sha256": sha256}));
         let plain = ExecRequest { command: Some("ls".into()), ..ExecRequest::default() };
         assert_eq!(input_of(&plain), json!({"command": "ls", "argv": null}));

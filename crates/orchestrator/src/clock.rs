@@ -15,7 +15,7 @@ pub(crate) fn now_ms() -> i64 {
 }
 
 /// Milliseconds for which this process has existed and the machine was awake; suspended time does not count.
-pub(crate) fn awake_ms() -> i64 {
+pub(crate) fn monotonic_ms() -> i64 {
     static FIRST: OnceLock<Instant> = OnceLock::new();
     i64::try_from(FIRST.get_or_init(Instant::now).elapsed().as_millis()).unwrap_or(i64::MAX)
 }

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use crate::clock::{now_ms, since_boot_ms};
 
 /// How far ahead of the expected time the clock may be.
-const MOST_AHEAD_MS: i64 = 86_400_000;
+const MAX_AHEAD_MS: i64 = 86_400_000;
 /// A clock that is further ahead for this long, while the machine runs, is accepted as correct.
-const PROBATION_MS: i64 = 86_400_000;
+const ACCEPT_AFTER_MS: i64 = 86_400_000;
 /// The file in the data folder that stores when the clock was last checked.
 const FILE: &str = "last-look";
 
@@ -24,11 +24,11 @@ struct Moment {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// The clock may be right.
-    Believed,
+    Trusted,
     /// The clock has jumped ahead by this much since the previous check.
     Jumped { ahead_ms: i64 },
     /// The clock is still ahead; the jump was reported before.
-    StillDoubted,
+    StillAhead,
 }
 
 pub(crate) struct ClockWatch {
@@ -37,7 +37,7 @@ pub(crate) struct ClockWatch {
     before_ms: Option<i64>,
     /// When this process last trusted the clock.
     last: Option<Moment>,
-    doubted_since_boot_ms: Option<i64>,
+    ahead_since_boot_ms: Option<i64>,
 }
 
 impl ClockWatch {
@@ -45,7 +45,7 @@ impl ClockWatch {
     pub(crate) fn new(data: &Path) -> Self {
         let file = data.join(FILE);
         let before_ms = fs::read_to_string(&file).ok().and_then(|text| text.trim().parse().ok());
-        Self { file, before_ms, last: None, doubted_since_boot_ms: None }
+        Self { file, before_ms, last: None, ahead_since_boot_ms: None }
     }
 
     /// Whether the clock has never been checked for this folder.
@@ -57,7 +57,7 @@ impl ClockWatch {
     pub(crate) fn look(&mut self, newest_ms: Option<i64>) -> Verdict {
         self.before_ms = self.before_ms.or(newest_ms);
         let verdict = self.judge(Moment { now_ms: now_ms(), since_boot_ms: since_boot_ms() });
-        if let (Verdict::Believed, Some(last)) = (verdict, self.last) {
+        if let (Verdict::Trusted, Some(last)) = (verdict, self.last) {
             // If the file cannot be written, the next server process is merely more cautious.
             let _ = fs::write(&self.file, format!("{}\n", last.now_ms));
         }
@@ -68,16 +68,16 @@ impl ClockWatch {
         let passed = |last: Moment| last.now_ms.saturating_add(now.since_boot_ms - last.since_boot_ms);
         let expected_ms = self.last.map(passed).or(self.before_ms).unwrap_or(now.now_ms);
         let ahead_ms = now.now_ms.saturating_sub(expected_ms);
-        let doubted_since = self.doubted_since_boot_ms;
-        let has_lasted = doubted_since.is_some_and(|since| now.since_boot_ms - since >= PROBATION_MS);
-        if ahead_ms <= MOST_AHEAD_MS || has_lasted {
+        let doubted_since = self.ahead_since_boot_ms;
+        let has_lasted = doubted_since.is_some_and(|since| now.since_boot_ms - since >= ACCEPT_AFTER_MS);
+        if ahead_ms <= MAX_AHEAD_MS || has_lasted {
             // A clock that went back is expected to return to where it was.
             self.last = Some(Moment { now_ms: now.now_ms.max(expected_ms), ..now });
-            self.doubted_since_boot_ms = None;
-            return Verdict::Believed;
+            self.ahead_since_boot_ms = None;
+            return Verdict::Trusted;
         }
-        self.doubted_since_boot_ms = doubted_since.or(Some(now.since_boot_ms));
-        if doubted_since.is_none() { Verdict::Jumped { ahead_ms } } else { Verdict::StillDoubted }
+        self.ahead_since_boot_ms = doubted_since.or(Some(now.since_boot_ms));
+        if doubted_since.is_none() { Verdict::Jumped { ahead_ms } } else { Verdict::StillAhead }
     }
 }
 
@@ -89,7 +89,7 @@ mod tests {
     const DAY: i64 = 24 * HOUR;
 
     fn watch(before_ms: Option<i64>) -> ClockWatch {
-        ClockWatch { file: PathBuf::new(), before_ms, last: None, doubted_since_boot_ms: None }
+        ClockWatch { file: PathBuf::new(), before_ms, last: None, ahead_since_boot_ms: None }
     }
 
     fn at(now_ms: i64, since_boot_ms: i64) -> Moment {
@@ -97,41 +97,41 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_jumps_a_month_ahead_is_doubted_until_it_is_set_right() {
+    fn clock_a_month_ahead_is_not_trusted_until_corrected() {
         let mut clock = watch(None);
-        assert_eq!(clock.judge(at(100 * DAY, 0)), Verdict::Believed);
+        assert_eq!(clock.judge(at(100 * DAY, 0)), Verdict::Trusted);
         assert_eq!(clock.judge(at(130 * DAY, HOUR)), Verdict::Jumped { ahead_ms: 30 * DAY - HOUR });
-        assert_eq!(clock.judge(at(130 * DAY + HOUR, 2 * HOUR)), Verdict::StillDoubted);
-        assert_eq!(clock.judge(at(100 * DAY + 3 * HOUR, 3 * HOUR)), Verdict::Believed);
+        assert_eq!(clock.judge(at(130 * DAY + HOUR, 2 * HOUR)), Verdict::StillAhead);
+        assert_eq!(clock.judge(at(100 * DAY + 3 * HOUR, 3 * HOUR)), Verdict::Trusted);
     }
 
     #[test]
-    fn a_machine_that_slept_for_a_week_is_believed() {
+    fn clock_is_trusted_after_a_week_of_suspend() {
         let mut clock = watch(Some(100 * DAY));
-        assert_eq!(clock.judge(at(100 * DAY, 0)), Verdict::Believed);
-        assert_eq!(clock.judge(at(107 * DAY, 7 * DAY)), Verdict::Believed);
+        assert_eq!(clock.judge(at(100 * DAY, 0)), Verdict::Trusted);
+        assert_eq!(clock.judge(at(107 * DAY, 7 * DAY)), Verdict::Trusted);
     }
 
     #[test]
-    fn a_server_that_was_away_for_long_waits_a_day_before_it_believes() {
+    fn clock_is_trusted_a_day_after_a_long_shutdown() {
         let mut clock = watch(Some(100 * DAY));
         assert_eq!(clock.judge(at(110 * DAY, 5 * DAY)), Verdict::Jumped { ahead_ms: 10 * DAY });
-        assert_eq!(clock.judge(at(110 * DAY + 23 * HOUR, 5 * DAY + 23 * HOUR)), Verdict::StillDoubted);
-        assert_eq!(clock.judge(at(111 * DAY, 6 * DAY)), Verdict::Believed);
-        assert_eq!(clock.judge(at(111 * DAY + HOUR, 6 * DAY + HOUR)), Verdict::Believed);
+        assert_eq!(clock.judge(at(110 * DAY + 23 * HOUR, 5 * DAY + 23 * HOUR)), Verdict::StillAhead);
+        assert_eq!(clock.judge(at(111 * DAY, 6 * DAY)), Verdict::Trusted);
+        assert_eq!(clock.judge(at(111 * DAY + HOUR, 6 * DAY + HOUR)), Verdict::Trusted);
     }
 
     #[test]
-    fn a_machine_without_a_clock_of_its_own_may_come_forward_to_where_it_was() {
+    fn clock_may_return_from_zero_to_its_last_time() {
         let mut clock = watch(Some(100 * DAY));
-        assert_eq!(clock.judge(at(0, 0)), Verdict::Believed);
-        assert_eq!(clock.judge(at(100 * DAY + HOUR, HOUR)), Verdict::Believed);
+        assert_eq!(clock.judge(at(0, 0)), Verdict::Trusted);
+        assert_eq!(clock.judge(at(100 * DAY + HOUR, HOUR)), Verdict::Trusted);
     }
 
     #[test]
-    fn the_next_server_goes_on_from_what_this_one_has_seen() {
+    fn clock_state_survives_a_server_restart() {
         let folder = tempfile::tempdir().unwrap();
-        assert_eq!(ClockWatch::new(folder.path()).look(None), Verdict::Believed);
+        assert_eq!(ClockWatch::new(folder.path()).look(None), Verdict::Trusted);
         let seen = ClockWatch::new(folder.path()).before_ms.unwrap();
         assert!((now_ms() - seen).abs() < DAY);
         fs::write(folder.path().join(FILE), (seen - 40 * DAY).to_string()).unwrap();

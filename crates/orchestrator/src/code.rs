@@ -7,15 +7,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
-use crate::answers::ExecRequest;
-use crate::calls::{end_begun, run_begun};
-use crate::deeds::{DeedKind, PersonDeed};
+use crate::api_types::ExecRequest;
+use crate::calls::{end_started_call, run_started_call};
 use crate::error::OrchestratorError;
 use crate::event::CallStatus;
 use crate::ids::JobId;
-use crate::kernels::{RefusedCell, Wanted};
+use crate::kernels::{KernelSelector, RefusedCell};
 use crate::orchestrator::Orchestrator;
 use crate::request::{InvalidField, check_kernel_name};
+use crate::user_actions::{UserAction, UserActionKind};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Language {
@@ -25,11 +25,11 @@ pub(crate) enum Language {
 }
 
 impl Language {
-    pub(crate) fn wanted(&self) -> Wanted<'_> {
+    pub(crate) fn wanted(&self) -> KernelSelector<'_> {
         match self {
-            Self::Python => Wanted::Language("python"),
-            Self::Typescript => Wanted::Language("typescript"),
-            Self::Kernel(name) => Wanted::Name(name),
+            Self::Python => KernelSelector::Language("python"),
+            Self::Typescript => KernelSelector::Language("typescript"),
+            Self::Kernel(name) => KernelSelector::Name(name),
         }
     }
 }
@@ -189,7 +189,7 @@ impl Orchestrator {
     /// The job has no sandbox now, or the request is invalid.
     pub async fn run_code(&self, id: JobId, request: CodeRequest) -> Result<CodeReply, OrchestratorError> {
         let language = language_of(&request)?;
-        let timeout_s = self.timeout_of_call(request.timeout_s)?;
+        let timeout_s = self.effective_call_timeout(request.timeout_s)?;
         let program = program_of_code(&language, &request.code);
         let (tool, input) = match &language {
             Language::Python => ("python", json!({"code": request.code, "timeout_s": timeout_s})),
@@ -199,11 +199,11 @@ impl Orchestrator {
             }
         };
         let exec = ExecRequest { timeout_s: Some(timeout_s), ..ExecRequest::default() };
-        let refused = self.pass_kernel_gate(id, &language, timeout_s).await?;
-        let begun = self.begin_program(id, &exec, program, (tool, input)).await?;
+        let refused = self.wait_for_kernel_gate(id, &language, timeout_s).await?;
+        let begun = self.log_call_start(id, &exec, program, (tool, input)).await?;
         let (call, end, captured) = match refused {
-            None => run_begun(begun, timeout_s).await?,
-            Some(refused) => end_begun(begun, refused.end()).await?,
+            None => run_started_call(begun, timeout_s).await?,
+            Some(refused) => end_started_call(begun, refused.end()).await?,
         };
         Ok(CodeReply {
             call: call.id,
@@ -221,7 +221,7 @@ impl Orchestrator {
 
     /// Why a cell is refused in a job that has lost a sandbox; `None` if it may run. Waits while lost cells are
     /// replayed.
-    async fn pass_kernel_gate(
+    async fn wait_for_kernel_gate(
         &self,
         id: JobId,
         language: &Language,
@@ -268,10 +268,10 @@ impl Orchestrator {
         check_kernel_name(name)?;
         let (_, client) = self.reach(id).await?;
         let what = match action {
-            KernelAction::Interrupt => DeedKind::KernelInterrupted,
-            KernelAction::Restart => DeedKind::KernelRestarted,
+            KernelAction::Interrupt => UserActionKind::KernelInterrupted,
+            KernelAction::Restart => UserActionKind::KernelRestarted,
         };
         let act = async { Ok(client.kernel(name.to_owned(), action).await?) };
-        self.witness(id, PersonDeed::to_named(what, name), act).await
+        self.audited(id, UserAction::on_named(what, name), act).await
     }
 }

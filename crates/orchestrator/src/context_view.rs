@@ -167,7 +167,7 @@ impl Orchestrator {
         if let Some(status) = conversation.asked() {
             view = view.with_volatile(status);
         }
-        let mut explained = explain::of_view(engine, &view);
+        let mut explained = explain::explain_view(engine, &view);
         explained.at = Some(EventId(newest));
         let model = engine.window().map(|window| window.model.clone()).unwrap_or_default();
         let is_by_our_rules = engine.window().is_some_and(|window| window.policy_version == POLICY_VERSION);

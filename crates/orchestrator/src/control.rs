@@ -6,15 +6,15 @@ use utoipa::ToSchema;
 
 use crate::agent_view::is_agent_call;
 use crate::error::OrchestratorError;
-use crate::event::{Event, EventBody, Fence, NewEvent, Wish};
-use crate::handback::{MOST_NAMED, Snapshot, describe_changes};
-use crate::hold::{Visitor, lock_of, new_token};
+use crate::event::{ControlRequest, Event, EventBody, Fence, NewEvent};
+use crate::handback_summary::{MAX_NAMED, Snapshot, describe_changes};
 use crate::ids::{JobId, Sequence};
 use crate::orchestrator::Orchestrator;
 use crate::request::{InvalidField, invalid};
 use crate::scheduler::start_driver;
 use crate::state::JobState;
 use crate::store::Kinds;
+use crate::takeover_lock::{Visitor, digest_of_token, new_token};
 use crate::view::JobView;
 
 const MAX_MESSAGE_BYTES: usize = 100 * 1024;
@@ -71,10 +71,10 @@ impl Orchestrator {
     /// The job is over.
     pub async fn pause(&self, id: JobId) -> Result<JobView, OrchestratorError> {
         let view = self.unfinished_job(id).await?;
-        if view.wish.is_some() {
+        if view.control_request.is_some() {
             return Ok(view);
         }
-        self.tell(id, vec![EventBody::Wished { wish: Wish::Pause }.into()]).await?;
+        self.tell(id, vec![EventBody::ControlRequested { request: ControlRequest::Pause }.into()]).await?;
         self.attend(id, &view).await
     }
 
@@ -84,7 +84,7 @@ impl Orchestrator {
     /// The job is not paused, or the budget is invalid.
     pub async fn resume(&self, id: JobId, budget: Option<Budget>) -> Result<JobView, OrchestratorError> {
         let view = self.unfinished_job(id).await?;
-        let waits = view.state == JobState::Paused || view.wish == Some(Wish::Pause);
+        let waits = view.state == JobState::Paused || view.control_request == Some(ControlRequest::Pause);
         if !waits {
             return Err(wrong_state(&view, "it does not wait"));
         }
@@ -98,7 +98,7 @@ impl Orchestrator {
             self.check_spending(self.core.store.spec(id).await?.submitter.as_ref()).await?;
             events.push(EventBody::BudgetChanged { budget: agent.budget.overridden_by(new) }.into());
         }
-        events.push(EventBody::Wished { wish: Wish::Resume }.into());
+        events.push(EventBody::ControlRequested { request: ControlRequest::Resume }.into());
         self.tell(id, events).await?;
         self.attend(id, &view).await
     }
@@ -125,7 +125,7 @@ impl Orchestrator {
         let missing = || OrchestratorError::NoRequest { job: id, request: request.to_owned() };
         let asked = open.iter().find(|open| open.id == request).ok_or_else(missing)?;
         answer.check(asked).map_err(|unfit| invalid(unfit.field, unfit.problem))?;
-        let event = EventBody::RequestAnswered { id: request.to_owned(), answer: Some(answer) };
+        let event = EventBody::InputAnswered { id: request.to_owned(), answer: Some(answer) };
         self.tell(id, vec![event.into()]).await
     }
 
@@ -138,25 +138,26 @@ impl Orchestrator {
         if by.trim().is_empty() || by.chars().count() > 100 {
             return Err(invalid("by", "must have 1 to 100 characters").into());
         }
-        self.free_job(id).await?;
+        self.job_without_holder(id).await?;
         let (_, client) = self.reach(id).await?;
         let snapshot = Snapshot::take(&client).await?;
         // Of two concurrent takeovers only the first may succeed, so check again under the lock.
         let _turn = self.core.holding.lock().await;
-        self.free_job(id).await?;
+        self.job_without_holder(id).await?;
         let path = self.core.folder.job(id).join("takeover.json");
         let text = serde_json::to_vec(&snapshot).unwrap_or_default();
         tokio::fs::write(&path, text)
             .await
             .map_err(OrchestratorError::io(format!("writing {}", path.display())))?;
         let token = new_token();
-        let view = self.tell(id, vec![EventBody::TakenOver { by, lock: lock_of(&token) }.into()]).await?;
-        self.show_holder(&view);
+        let view =
+            self.tell(id, vec![EventBody::TakenOver { by, lock: digest_of_token(&token) }.into()]).await?;
+        self.publish_holder(&view);
         Ok(TakenOver { view, token })
     }
 
     /// Returns the job if no user holds its sandbox.
-    async fn free_job(&self, id: JobId) -> Result<JobView, OrchestratorError> {
+    async fn job_without_holder(&self, id: JobId) -> Result<JobView, OrchestratorError> {
         let view = self.agent_job(id).await?;
         match view.agent.as_ref().and_then(|agent| agent.taken_over_by.clone()) {
             Some(by) => Err(OrchestratorError::TakenOver { job: id, by }),
@@ -165,7 +166,7 @@ impl Orchestrator {
     }
 
     /// Publishes the holder, so that requests to the sandbox are checked against it.
-    fn show_holder(&self, view: &JobView) {
+    fn publish_holder(&self, view: &JobView) {
         if let Some(live) = self.core.live.get(view.job_id) {
             live.holder.send_replace(view.agent.as_ref().and_then(|agent| agent.holder.clone()));
         }
@@ -200,11 +201,11 @@ impl Orchestrator {
         let commands = self.commands_since(id, holder.since).await?;
         let text = describe_changes(&by, before.as_ref().zip(after.as_ref()), &commands);
         let events = vec![
-            EventBody::AgentTold(Notice { code: NoticeCode::HandedBack, text }).into(),
+            EventBody::AgentNotified(Notice { code: NoticeCode::HandedBack, text }).into(),
             EventBody::HandedBack { by }.into(),
         ];
         let view = self.tell(id, events).await?;
-        self.show_holder(&view);
+        self.publish_holder(&view);
         let _ = tokio::fs::remove_file(&path).await;
         Ok(view)
     }
@@ -215,13 +216,13 @@ impl Orchestrator {
         let mut take = |events: Vec<Event>| {
             for event in events.iter().filter(|event| !is_call_of_agent(event)) {
                 if let EventBody::CallStarted { tool, input, .. } = &event.body
-                    && let Some(words) = deed(tool, input)
+                    && let Some(words) = action(tool, input)
                 {
                     commands.push(words);
                 }
             }
             // The message to the agent is bounded, so what is kept for it is too.
-            commands.truncate(MOST_NAMED + 1);
+            commands.truncate(MAX_NAMED + 1);
         };
         self.core.store.each_page(id, Kinds::All, since, &mut take).await?;
         Ok(commands)
@@ -229,13 +230,17 @@ impl Orchestrator {
 
     /// Records a user's action in the log of a job, and returns the job afterwards.
     async fn tell(&self, id: JobId, events: Vec<NewEvent>) -> Result<JobView, OrchestratorError> {
-        self.write_down(id, events).await?;
+        self.append_user_events(id, events).await?;
         self.core.store.job(id).await
     }
 
     /// Records a user's action in the log of a job; through the job's driver, if it has one.
-    pub(crate) async fn write_down(&self, id: JobId, events: Vec<NewEvent>) -> Result<(), OrchestratorError> {
-        let events = events.into_iter().map(|event| event.done_by(self.actor())).collect();
+    pub(crate) async fn append_user_events(
+        &self,
+        id: JobId,
+        events: Vec<NewEvent>,
+    ) -> Result<(), OrchestratorError> {
+        let events = events.into_iter().map(|event| event.with_actor(self.actor())).collect();
         match self.core.live.get(id) {
             Some(live) => drop(live.recorder.append_now(events).await?),
             None => {
@@ -283,7 +288,7 @@ fn is_call_of_agent(event: &Event) -> bool {
 }
 
 /// Describes a user's call for the agent.
-fn deed(tool: &str, input: &serde_json::Value) -> Option<String> {
+fn action(tool: &str, input: &serde_json::Value) -> Option<String> {
     let field = |name: &str| input[name].as_str().map(ToOwned::to_owned);
     match tool {
         "exec" => field("command").or_else(|| Some(input["argv"].to_string())),

@@ -11,15 +11,15 @@ use tokio_util::task::TaskTracker;
 
 use crate::access::{CeilingRules, EndedSessions, KeyRing, Seal, Shares};
 use crate::backend_watch::BackendWatch;
-use crate::folder::DataFolder;
+use crate::data_folder::DataFolder;
+use crate::egress::ServerSecret;
 use crate::host_disk::{DEFAULT_RESERVE, HostDiskWatch};
 use crate::live::LiveJobs;
 use crate::metrics::Metrics;
 use crate::models::Models;
-use crate::outward::ServerSecret;
 use crate::pool::Pool;
 use crate::request::JobDefaults;
-use crate::setbacks::Setbacks;
+use crate::retry_backoff::RetryBackoff;
 use crate::store::Store;
 use crate::uploads::UploadLocks;
 
@@ -127,7 +127,7 @@ pub(crate) struct Core {
     pub(crate) folder: DataFolder,
     pub(crate) live: LiveJobs,
     /// Jobs whose driver failed.
-    pub(crate) setbacks: Setbacks,
+    pub(crate) retry_backoff: RetryBackoff,
     /// Whether sandboxes are frozen because the host disk is full.
     pub(crate) host_disk: HostDiskWatch,
     /// Sandboxes that are ready for a job.

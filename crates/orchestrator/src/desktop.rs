@@ -4,15 +4,15 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use protocol::{
-    CallKey, DesktopSpec, GuiAction, GuiErrorCode, GuiReply, MAX_TYPED, MAX_WAIT_S, ProtocolError, Recording,
-    ServiceState, ServiceStatus, WindowChoice,
+    CallKey, DesktopSpec, GuiAction, GuiErrorCode, GuiReply, MAX_TYPED_CHARS, MAX_WAIT_S, ProtocolError,
+    Recording, ServiceState, ServiceStatus, WindowChoice,
 };
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use crate::answers::ExecRequest;
+use crate::api_types::ExecRequest;
 use crate::desktop_script::{check_script, explain_script, script_command, script_text};
 use crate::driver::environment;
 use crate::error::OrchestratorError;
@@ -35,7 +35,7 @@ const NUMBERS: [&str; 8] = ["x", "y", "from_x", "from_y", "to_x", "to_y", "down"
 /// The first bytes of every PNG file.
 const PNG_SIGNATURE: &[u8] = b"\x89PNG\r\n\x1a\n";
 /// Longer than any action may wait.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(660);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(660);
 
 /// The screen of a job, as a caller writes it.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
@@ -146,8 +146,8 @@ impl GuiInput {
             Self::Script { script } => {
                 check_script(script).map_err(|problem| InvalidField { field: "script".into(), problem })
             }
-            Self::Action(GuiAction::Type { text }) if text.chars().count() > MAX_TYPED => {
-                invalid("text", format!("has more than {MAX_TYPED} characters"))
+            Self::Action(GuiAction::Type { text }) if text.chars().count() > MAX_TYPED_CHARS => {
+                invalid("text", format!("has more than {MAX_TYPED_CHARS} characters"))
             }
             Self::Action(GuiAction::Wait { seconds: Some(seconds), .. })
                 if !(0.0..=MAX_WAIT_S).contains(seconds) =>
@@ -209,7 +209,7 @@ pub(crate) fn desktop_spec(spec: &JobSpec) -> DesktopSpec {
 }
 
 /// Stores a screenshot and returns the JSON that an event contains about it.
-pub(crate) async fn picture_facts(recorder: &Recorder, png: &Bytes) -> Result<Value, OrchestratorError> {
+pub(crate) async fn store_screenshot(recorder: &Recorder, png: &Bytes) -> Result<Value, OrchestratorError> {
     let digest = recorder.put_blob(png.to_vec()).await?;
     let mut facts = json!({ "digest": digest, "media_type": "image/png", "bytes": png.len() });
     if let Some((width, height)) = png_size(png) {
@@ -240,7 +240,7 @@ pub(crate) async fn end_of_action(
         Ok((reply, image)) => {
             let mut result = json!({ "windows": reply.windows, "window": reply.window, "pid": reply.pid });
             if reply.image.is_some() {
-                result["screenshot"] = picture_facts(recorder, &image).await?;
+                result["screenshot"] = store_screenshot(recorder, &image).await?;
             }
             if let Value::Object(fields) = &mut result {
                 fields.retain(|_, value| !value.is_null());
@@ -286,11 +286,11 @@ impl Orchestrator {
         let call = CallRef { id: format!("api-{}", Uuid::now_v7().simple()), attempt: 1 };
         let given = serde_json::to_value(&action).unwrap_or_default();
         let started = EventBody::CallStarted { step: None, tool: "gui".into(), input: given };
-        live.recorder.append_now(vec![started.of(&call).done_by(self.actor())]).await?;
+        live.recorder.append_now(vec![started.of(&call).with_actor(self.actor())]).await?;
         let began = Instant::now();
         let key = CallKey::new(call.id.clone(), call.attempt);
         let acting = client.act_on_desktop(desktop, Some(key.clone()), action);
-        let done = match tokio::time::timeout(ANSWER_PATIENCE, acting).await {
+        let done = match tokio::time::timeout(ANSWER_TIMEOUT, acting).await {
             Ok(done) => done,
             Err(_) => Err(ProtocolError::Refused("the guest did not answer in time".into())),
         };
@@ -343,7 +343,7 @@ impl Orchestrator {
         let found = self.core.store.blob(id, digest.to_owned()).await?;
         match found.filter(|bytes| bytes.starts_with(PNG_SIGNATURE)) {
             Some(bytes) => Ok(bytes.into()),
-            None => Err(OrchestratorError::NoPicture(digest.to_owned())),
+            None => Err(OrchestratorError::NoScreenshot(digest.to_owned())),
         }
     }
 
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn an_action_and_a_script_are_told_apart_and_unknown_fields_are_named() {
+    fn gui_input_is_action_or_script_and_unknown_fields_are_named() {
         assert!(matches!(parse(r#"{"script":"click 1"}"#), Ok(GuiInput::Script { .. })));
         let click = parse(r#"{"action":"click","x":1,"y":2}"#).unwrap();
         assert!(matches!(click, GuiInput::Action(GuiAction::Click { x: Some(1), .. })));
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_title_names_no_window() {
+    fn empty_window_title_is_refused() {
         for action in ["focus", "close", "wait"] {
             let text = json!({"action": action, "window": " "}).to_string();
             let error = parse(&text).unwrap().check().unwrap_err();
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn the_size_of_a_picture_is_read_from_its_head() {
+    fn image_size_is_read_from_the_png_header() {
         let mut png = PNG_SIGNATURE.to_vec();
         png.extend([0, 0, 0, 13]);
         png.extend(b"IHDR");
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn a_screen_that_is_too_small_is_refused_by_name() {
+    fn too_small_screen_is_refused_by_field_name() {
         let asked = NewDesktop { width: Some(10), ..NewDesktop::default() };
         let error = asked.check(DesktopSettings::default()).unwrap_err();
         assert_eq!(error.to_string(), "desktop.width: 10 is not between 320 and 3840 pixels");

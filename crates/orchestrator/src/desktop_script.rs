@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_quote_that_is_not_closed_is_refused_with_its_line() {
+    fn unclosed_quote_is_refused_with_its_line_number() {
         for (script, said) in [
             ("type 'unterminated", "line 1 has a quote (')"),
             ("mousemove 1 1\ntype \"a 'b\nclick 1", "line 2 has a quote (\")"),

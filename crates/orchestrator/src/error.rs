@@ -5,7 +5,7 @@ use sandbox::SandboxError;
 
 use crate::ids::JobId;
 use crate::request::InvalidField;
-use crate::state::{IllegalChange, JobState};
+use crate::state::{IllegalTransition, JobState};
 
 /// An error that is returned to API callers.
 #[derive(Debug, thiserror::Error)]
@@ -38,12 +38,12 @@ pub enum OrchestratorError {
     NoDesktop(String),
     /// The log of the job refers to no image with this digest.
     #[error("there is no picture with the digest `{0}` in this job")]
-    NoPicture(String),
+    NoScreenshot(String),
     #[error("job {job} has no output.zip: {why}")]
     NoArtifact { job: JobId, why: String },
     /// The caller may only watch the sandbox.
     #[error("whoever asks may only watch the sandbox of job {0}")]
-    OnlyWatches(JobId),
+    ViewOnly(JobId),
     /// A user has taken over the sandbox; others may only watch.
     #[error(
         "{by} has taken over the sandbox of job {job}: others may watch it, and use it once it is handed back"
@@ -89,7 +89,7 @@ pub enum OrchestratorError {
     },
     /// An API key has reached one of its limits.
     #[error("{what}; try again in {retry_after_s} s or later")]
-    KeyUsedUp {
+    KeyQuotaExceeded {
         /// What was used up, with the limit.
         what: String,
         retry_after_s: u64,
@@ -181,7 +181,7 @@ pub enum OrchestratorError {
     Sandbox(#[from] SandboxError),
     /// An illegal state transition. Always a bug.
     #[error(transparent)]
-    IllegalChange(#[from] IllegalChange),
+    IllegalTransition(#[from] IllegalTransition),
     /// A file in the data folder could not be read or written.
     #[error("{doing}")]
     Io {
@@ -211,19 +211,19 @@ impl OrchestratorError {
             Self::Secret { .. } => "secret_unavailable",
             Self::NoSandbox(_) => "sandbox_not_found",
             Self::NoDesktop(_) => "no_desktop",
-            Self::NoPicture(_) => "picture_not_found",
+            Self::NoScreenshot(_) => "screenshot_not_found",
             Self::NoArtifact { .. } => "no_artifact",
             Self::NoContext(_) => "no_context",
-            Self::NoEvent { .. } => "no_event",
+            Self::NoEvent { .. } => "event_not_found",
             Self::WrongState { .. } => "wrong_state",
             Self::TakenOver { .. } => "taken_over",
-            Self::OnlyWatches(_) => "only_watches",
+            Self::ViewOnly(_) => "view_only",
             Self::QueueFull { .. } => "queue_full",
             Self::TooManySandboxes { .. } => "too_many_sandboxes",
             Self::NoKey(_) => "key_not_found",
             Self::NoShare(_) => "share_not_found",
             Self::TooManyShares { .. } => "too_many_shares",
-            Self::KeyUsedUp { .. } => "key_used_up",
+            Self::KeyQuotaExceeded { .. } => "key_quota_exceeded",
             Self::IdempotencyMismatch => "idempotency_mismatch",
             Self::IdempotencyPending => "idempotency_pending",
             Self::Fenced(_) => "fenced",
@@ -239,12 +239,12 @@ impl OrchestratorError {
             Self::Audit(_) => "audit_failed",
             Self::WorkspaceSource { .. } => "workspace_source_failed",
             Self::Agent { .. } => "agent_failed",
-            Self::Fault { .. } => "server_fault",
+            Self::Fault { .. } => "internal_error",
             Self::NoRequest { .. } => "request_not_found",
             Self::ShuttingDown => "shutting_down",
             Self::File(error) => match error.code {
                 FileErrorCode::OutsideWorkspace => "path_outside_workspace",
-                FileErrorCode::BadPath => "bad_path",
+                FileErrorCode::InvalidPath => "invalid_path",
                 FileErrorCode::NotFound => "file_not_found",
                 FileErrorCode::Exists => "file_exists",
                 FileErrorCode::IsDirectory => "is_directory",
@@ -264,15 +264,15 @@ impl OrchestratorError {
             Self::Sandbox(error) => match error {
                 SandboxError::LimitUnenforceable { .. } => "limit_unenforceable",
                 SandboxError::LimitOutOfRange { .. } => "limit_out_of_range",
-                SandboxError::TooWeak { .. } => "isolation_unavailable",
+                SandboxError::InsufficientIsolation { .. } => "isolation_unavailable",
                 SandboxError::NoImage(_) => "image_not_found",
                 SandboxError::Overcommitted { .. } => "server_disk_full",
-                SandboxError::HostUnfit { .. } => "host_unfit",
+                SandboxError::HostUnsupported { .. } => "host_unsupported",
                 SandboxError::Unavailable { .. } => "backend_unavailable",
                 SandboxError::NotRunning { .. } => "sandbox_not_running",
                 SandboxError::Setup { .. } | SandboxError::Io { .. } => "sandbox_failed",
             },
-            Self::IllegalChange(_) => "illegal_change",
+            Self::IllegalTransition(_) => "illegal_transition",
             Self::Io { .. } => "io_failed",
         }
     }
@@ -281,7 +281,7 @@ impl OrchestratorError {
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::KeyUsedUp { .. }
+            Self::KeyQuotaExceeded { .. }
             | Self::QueueFull { .. }
             | Self::TooManySandboxes { .. }
             | Self::IdempotencyPending
@@ -316,12 +316,12 @@ impl OrchestratorError {
     }
 
     /// Whether the sandbox backend does not answer.
-    pub(crate) fn is_backend_away(&self) -> bool {
+    pub(crate) fn is_backend_unavailable(&self) -> bool {
         matches!(self, Self::Sandbox(error) if error.is_unavailable())
     }
 
     /// Whether the error goes away once the operator acts, see [`Self::passing`].
-    pub(crate) fn is_passing(&self) -> bool {
+    pub(crate) fn needs_operator(&self) -> bool {
         self.passing().is_some()
     }
 

@@ -1,10 +1,10 @@
 //! The events of a job. The event log is the source of truth; everything else is derived from it.
 
 use agent::{
-    AnswerLost, Author, Budget, Finished, ModelAnswered, Notice, PersonAnswer, PersonRequest, Plan,
-    SummaryMade, TurnStarted,
+    Author, Budget, Finished, ModelAnswerLost, ModelAnswered, Notice, PersonAnswer, PersonRequest, Plan,
+    SummaryCreated, TurnStarted,
 };
-use sandbox::{EndedReason, LimitKind, SandboxId};
+use sandbox::{EndReason, LimitKind, SandboxId};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -12,12 +12,12 @@ use utoipa::ToSchema;
 use crate::access::Actor;
 use crate::audit::StoredFile;
 use crate::code::Shown;
-use crate::deeds::PersonDeed;
 use crate::ids::{Generation, Sequence};
 use crate::kernels::{KernelUse, LostKernel};
 use crate::mcp_view::McpChange;
 use crate::request::JobSpec;
 use crate::state::JobState;
+use crate::user_actions::UserAction;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Event {
@@ -29,7 +29,7 @@ pub struct Event {
     pub call: Option<CallRef>,
     /// The API caller who caused the event, if a person or an external program did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub done_by: Option<Actor>,
+    pub actor: Option<Actor>,
     #[serde(flatten)]
     pub body: EventBody,
 }
@@ -48,21 +48,21 @@ pub struct CallRef {
 pub struct NewEvent {
     pub call: Option<CallRef>,
     /// The API caller who caused the event.
-    pub done_by: Option<Actor>,
+    pub actor: Option<Actor>,
     pub body: EventBody,
 }
 
 impl NewEvent {
     /// Sets the API caller who caused the event.
     #[must_use]
-    pub fn done_by(self, actor: Option<&Actor>) -> Self {
-        Self { done_by: actor.cloned(), ..self }
+    pub fn with_actor(self, actor: Option<&Actor>) -> Self {
+        Self { actor: actor.cloned(), ..self }
     }
 }
 
 impl From<EventBody> for NewEvent {
     fn from(body: EventBody) -> Self {
-        Self { call: None, done_by: None, body }
+        Self { call: None, actor: None, body }
     }
 }
 
@@ -70,7 +70,7 @@ impl EventBody {
     /// Turns the event into one that belongs to `call`.
     #[must_use]
     pub fn of(self, call: &CallRef) -> NewEvent {
-        NewEvent { call: Some(call.clone()), done_by: None, body: self }
+        NewEvent { call: Some(call.clone()), actor: None, body: self }
     }
 }
 
@@ -90,11 +90,11 @@ pub enum EventBody {
         reason: Option<String>,
     },
     /// A user asked to cancel, pause or resume the job.
-    Wished {
-        wish: Wish,
+    ControlRequested {
+        request: ControlRequest,
     },
     /// The idle timeout of a bare sandbox was changed.
-    Extended {
+    IdleTimeoutChanged {
         /// The new idle timeout in milliseconds.
         idle_ms: i64,
     },
@@ -114,7 +114,7 @@ pub enum EventBody {
     SandboxLost {
         sandbox: SandboxId,
         /// Machine-readable reason.
-        reason: EndedReason,
+        reason: EndReason,
         /// Human-readable reason.
         detail: String,
         /// Number of steps that the restored workspace contains.
@@ -124,7 +124,7 @@ pub enum EventBody {
         kernels: Vec<LostKernel>,
     },
     /// All processes of the sandbox are frozen, whatever the state of the job.
-    SandboxStopped {
+    SandboxPaused {
         sandbox: SandboxId,
         /// Machine-readable reason: `host_disk_full`.
         code: String,
@@ -132,7 +132,7 @@ pub enum EventBody {
         reason: String,
     },
     /// The processes of the sandbox are running again.
-    SandboxContinued {
+    SandboxResumed {
         sandbox: SandboxId,
     },
     /// A call is about to be sent to the guest.
@@ -194,7 +194,7 @@ pub enum EventBody {
         by: Author,
     },
     /// The agent wrote or removed a note.
-    NoteKept {
+    NoteSaved {
         name: String,
         /// Empty if the note was removed.
         text: String,
@@ -204,9 +204,9 @@ pub enum EventBody {
         text: String,
     },
     /// An input request was opened.
-    RequestOpened(PersonRequest),
+    InputRequested(PersonRequest),
     /// An input request was answered or timed out.
-    RequestAnswered {
+    InputAnswered {
         id: String,
         /// `None` if the request timed out.
         answer: Option<PersonAnswer>,
@@ -215,13 +215,13 @@ pub enum EventBody {
         budget: Budget,
     },
     /// The orchestrator sent a notice to the agent.
-    AgentTold(Notice),
+    AgentNotified(Notice),
     /// A context change that no other event describes.
     ContextChanged(context::EntryBody),
     /// Model answers broke off and no complete one arrived; the tokens they used still count.
-    AnswerLost(Box<AnswerLost>),
+    ModelAnswerLost(Box<ModelAnswerLost>),
     /// A model was asked to summarize older events ahead of time.
-    SummaryMade(Box<SummaryMade>),
+    SummaryCreated(Box<SummaryCreated>),
     /// The agent has finished its work.
     AgentFinished(Finished),
     /// A user took over the sandbox; the agent is paused.
@@ -240,9 +240,9 @@ pub enum EventBody {
     /// Files in the workspace changed.
     FilesChanged(FilesChanged),
     /// A user acted on the sandbox over the API in a way that is not a call.
-    PersonActed(PersonDeed),
+    UserAction(UserAction),
     /// A file beside the log has its final content; records the digest of the file.
-    AuditStored(StoredFile),
+    AuditFileStored(StoredFile),
     /// Stands for an event whose payload retention has dropped; only its kind remains. Never written to the log.
     PayloadDropped {
         /// Kind of the original event.
@@ -258,7 +258,7 @@ fn is_zero(count: &usize) -> bool {
 /// What somebody may want of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Wish {
+pub enum ControlRequest {
     /// End it.
     Cancel,
     /// Let it wait.
@@ -385,13 +385,13 @@ impl EventBody {
         match self {
             Self::JobCreated { .. } => "job_created",
             Self::StateChanged { .. } => "state_changed",
-            Self::Wished { .. } => "wished",
-            Self::Extended { .. } => "extended",
+            Self::ControlRequested { .. } => "control_requested",
+            Self::IdleTimeoutChanged { .. } => "idle_timeout_changed",
             Self::SandboxRequested { .. } => "sandbox_requested",
             Self::SandboxReady { .. } => "sandbox_ready",
             Self::SandboxLost { .. } => "sandbox_lost",
-            Self::SandboxStopped { .. } => "sandbox_stopped",
-            Self::SandboxContinued { .. } => "sandbox_continued",
+            Self::SandboxPaused { .. } => "sandbox_paused",
+            Self::SandboxResumed { .. } => "sandbox_resumed",
             Self::CallStarted { .. } => "call_started",
             Self::CallOutput { .. } => "call_output",
             Self::CallOutputDropped { .. } => "call_output_dropped",
@@ -404,22 +404,22 @@ impl EventBody {
             Self::TurnStarted(_) => "turn_started",
             Self::ModelAnswered(_) => "model_answered",
             Self::PlanChanged { .. } => "plan_changed",
-            Self::NoteKept { .. } => "note_kept",
+            Self::NoteSaved { .. } => "note_saved",
             Self::MessageReceived { .. } => "message_received",
-            Self::RequestOpened(_) => "request_opened",
-            Self::RequestAnswered { .. } => "request_answered",
+            Self::InputRequested(_) => "input_requested",
+            Self::InputAnswered { .. } => "input_answered",
             Self::BudgetChanged { .. } => "budget_changed",
-            Self::AgentTold(_) => "agent_told",
+            Self::AgentNotified(_) => "agent_notified",
             Self::ContextChanged(_) => "context_changed",
-            Self::AnswerLost(_) => "answer_lost",
-            Self::SummaryMade(_) => "summary_made",
+            Self::ModelAnswerLost(_) => "model_answer_lost",
+            Self::SummaryCreated(_) => "summary_created",
             Self::AgentFinished(_) => "agent_finished",
             Self::TakenOver { .. } => "taken_over",
             Self::HandedBack { .. } => "handed_back",
             Self::McpChanged(_) => "mcp_changed",
             Self::FilesChanged(_) => "files_changed",
-            Self::PersonActed(_) => "person_acted",
-            Self::AuditStored(_) => "audit_stored",
+            Self::UserAction(_) => "user_action",
+            Self::AuditFileStored(_) => "audit_file_stored",
             Self::PayloadDropped { .. } => "payload_dropped",
         }
     }

@@ -14,13 +14,13 @@ use tokio::sync::mpsc;
 use utoipa::ToSchema;
 
 use crate::clock::now_ms;
-use crate::deeds::{DeedKind, PersonDeed, Weighed};
 use crate::draft_files;
 use crate::error::OrchestratorError;
 use crate::ids::JobId;
 use crate::orchestrator::Orchestrator;
 use crate::request::workspace_path;
 use crate::state::JobState;
+use crate::user_actions::{ContentDigest, UserAction, UserActionKind};
 use crate::zip_listing::{list_zip, open_zip};
 
 /// Maximum number of entries in a listing.
@@ -98,7 +98,7 @@ impl Orchestrator {
                         let entries = entries
                             .into_iter()
                             .map(|entry| FileItem {
-                                path: redactor.cover_text(&entry.path),
+                                path: redactor.redact_text(&entry.path),
                                 kind: entry.stat.kind,
                                 size: entry.stat.size,
                                 mode: entry.stat.mode,
@@ -106,7 +106,7 @@ impl Orchestrator {
                                 link_target: entry
                                     .stat
                                     .link_target
-                                    .map(|target| redactor.cover_text(&target)),
+                                    .map(|target| redactor.redact_text(&target)),
                             })
                             .collect();
                         Ok(FileListing { path, entries, truncated })
@@ -179,21 +179,21 @@ impl Orchestrator {
         let path = checked(path)?;
         let (_, client) = self.reach(id).await?;
         let mut upload = client.upload(path.clone(), mode).await?;
-        let mut weighed = Weighed::default();
+        let mut digest = ContentDigest::default();
         while let Some(bytes) = body.next().await {
             let bytes = bytes.map_err(OrchestratorError::io("reading the body of the request"))?;
-            weighed.add(&bytes);
+            digest.add(&bytes);
             upload.write(&bytes).await?;
         }
         // The upload replaces the file only in `finish`, so the digest is logged before the action takes effect.
-        let put = PersonDeed::to_file(DeedKind::FilePut, &path).of_bytes(&weighed);
+        let put = UserAction::to_file(UserActionKind::FilePut, &path).with_content(&digest);
         let finish = async {
             match upload.finish().await? {
                 FileReply::Written { size } => Ok(size),
                 _ => Ok(0),
             }
         };
-        self.witness(id, put, finish).await
+        self.audited(id, put, finish).await
     }
 
     /// Creates a directory and its parents.
@@ -206,8 +206,8 @@ impl Orchestrator {
         }
         let path = checked(path)?;
         let (_, client) = self.reach(id).await?;
-        let made = PersonDeed::to_file(DeedKind::DirectoryMade, &path);
-        self.witness(id, made, act(&client, FileOperation::MakeDirectory { path })).await
+        let made = UserAction::to_file(UserActionKind::DirectoryMade, &path);
+        self.audited(id, made, act(&client, FileOperation::MakeDirectory { path })).await
     }
 
     /// Creates a symbolic link, replacing a file or link at that path. The target may be any path, because it is
@@ -223,7 +223,7 @@ impl Orchestrator {
         }
         let path = checked(path)?;
         let archive = archive_of_link(&path, target)
-            .map_err(|error| file_error(FileErrorCode::BadPath, format!("`{path}`: {error}")))?;
+            .map_err(|error| file_error(FileErrorCode::InvalidPath, format!("`{path}`: {error}")))?;
         let (_, client) = self.reach(id).await?;
         let link = async {
             let mut upload = client.unpack(String::new()).await?;
@@ -231,7 +231,7 @@ impl Orchestrator {
             upload.finish().await?;
             Ok(())
         };
-        self.witness(id, PersonDeed::to_file(DeedKind::LinkMade, &path).leading_to(target), link).await
+        self.audited(id, UserAction::to_file(UserActionKind::LinkMade, &path).with_target(target), link).await
     }
 
     /// Removes a file or directory.
@@ -244,8 +244,8 @@ impl Orchestrator {
         }
         let path = checked(path)?;
         let (_, client) = self.reach(id).await?;
-        let deleted = PersonDeed::to_file(DeedKind::FileDeleted, &path);
-        self.witness(id, deleted, act(&client, FileOperation::Remove { path, recursive })).await
+        let deleted = UserAction::to_file(UserActionKind::FileDeleted, &path);
+        self.audited(id, deleted, act(&client, FileOperation::Remove { path, recursive })).await
     }
 
     /// Moves a file or directory.
@@ -255,8 +255,8 @@ impl Orchestrator {
     pub async fn move_file(&self, id: JobId, from: &str, to: &str) -> Result<(), OrchestratorError> {
         let (from, to) = (checked(from)?, checked(to)?);
         let (_, client) = self.reach(id).await?;
-        let moved = PersonDeed::to_file(DeedKind::FileMoved, &from).leading_to(&to);
-        self.witness(id, moved, act(&client, FileOperation::Move { from, to })).await
+        let moved = UserAction::to_file(UserActionKind::FileMoved, &from).with_target(&to);
+        self.audited(id, moved, act(&client, FileOperation::Move { from, to })).await
     }
 
     /// The redactor for the values of a job's secrets.

@@ -34,9 +34,9 @@ const FASTEST_BYTES_PER_S: u64 = 5 << 30;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(25);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// Interval between checks while sandboxes are frozen.
-const LOW_PAUSE: Duration = Duration::from_millis(200);
+const LOW_INTERVAL: Duration = Duration::from_millis(200);
 /// The host file system's block metadata takes less than 1/64 of the data.
-const RECORDS_PART: u64 = 64;
+const METADATA_FRACTION: u64 = 64;
 
 /// Free space at which sandboxes freeze and continue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +44,7 @@ struct Thresholds {
     /// Sandboxes freeze if less is free.
     stop_below: u64,
     /// Sandboxes continue once this much is free.
-    go_on_at: u64,
+    resume_at: u64,
 }
 
 impl Thresholds {
@@ -52,20 +52,20 @@ impl Thresholds {
     fn of(host: &HostDisk, reserve: u64) -> Self {
         let unwritten: u64 = host.disks.iter().map(|disk| disk.unwritten_bytes).sum();
         let unallocated: u64 = host.disks.iter().map(|disk| disk.unallocated_bytes).sum();
-        let most = unallocated + unallocated / RECORDS_PART;
+        let most = unallocated + unallocated / METADATA_FRACTION;
         Self {
             stop_below: (unwritten + reserve).min(most),
-            go_on_at: (unwritten + reserve + reserve / 2).min(most),
+            resume_at: (unwritten + reserve + reserve / 2).min(most),
         }
     }
 
     fn is_low(self, was_low: bool, free: u64) -> bool {
-        free < if was_low { self.go_on_at } else { self.stop_below }
+        free < if was_low { self.resume_at } else { self.stop_below }
     }
 }
 
 /// Time until the next check: short enough that no sandbox can use up the space above the reserve.
-fn next_look(free: u64, stop_below: u64) -> Duration {
+fn next_check(free: u64, stop_below: u64) -> Duration {
     let above = free.saturating_sub(stop_below);
     let micros = above.saturating_mul(1_000_000) / FASTEST_BYTES_PER_S;
     Duration::from_micros(micros).clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
@@ -120,7 +120,7 @@ impl HostDiskWatch {
     }
 
     /// Sleeps for `left`, not counting the time during which sandboxes are frozen and cannot do anything.
-    pub(crate) async fn sleep_awake(&self, mut left: Duration) {
+    pub(crate) async fn sleep_unfrozen(&self, mut left: Duration) {
         loop {
             self.is_over().await;
             let since = Instant::now();
@@ -136,7 +136,7 @@ impl HostDiskWatch {
         tokio::select! {
             biased;
             done = work => Some(done),
-            () = self.sleep_awake(patience) => None,
+            () = self.sleep_unfrozen(patience) => None,
         }
     }
 
@@ -154,8 +154,12 @@ impl HostDiskWatch {
 
 /// Runs until the server shuts down. Sandboxes that are frozen then stay frozen; the next server process thaws them.
 pub(crate) async fn run(core: Arc<Core>) {
-    let mut watcher =
-        Watcher { core: Arc::clone(&core), stopped: BTreeSet::new(), told: HashMap::new(), is_first: true };
+    let mut watcher = Watcher {
+        core: Arc::clone(&core),
+        frozen: BTreeSet::new(),
+        log_tasks: HashMap::new(),
+        is_first: true,
+    };
     loop {
         let pause = match watcher.look().await {
             Ok(pause) => pause,
@@ -174,9 +178,9 @@ pub(crate) async fn run(core: Arc<Core>) {
 struct Watcher {
     core: Arc<Core>,
     /// Sandboxes that this watcher has frozen.
-    stopped: BTreeSet<SandboxId>,
+    frozen: BTreeSet<SandboxId>,
     /// The tasks that write the events into the job logs.
-    told: HashMap<JobId, JoinHandle<()>>,
+    log_tasks: HashMap<JobId, JoinHandle<()>>,
     is_first: bool,
 }
 
@@ -189,7 +193,7 @@ impl Watcher {
         let thresholds = Thresholds::of(&host, reserve);
         let was_low = self.core.host_disk.now.borrow().is_some();
         if thresholds.is_low(was_low, host.free_bytes) {
-            let shortage = Shortage::of(host.free_bytes, thresholds.go_on_at);
+            let shortage = Shortage::of(host.free_bytes, thresholds.resume_at);
             // Publish first, so that a sandbox that does not answer is not taken for a dead one.
             self.core.host_disk.now.send_replace(Some(shortage));
             if !was_low {
@@ -200,16 +204,16 @@ impl Watcher {
                 );
             }
             self.stop(&host).await;
-            self.tell();
-            return Ok(LOW_PAUSE);
+            self.log_freezes();
+            return Ok(LOW_INTERVAL);
         }
-        if was_low || !self.stopped.is_empty() || std::mem::take(&mut self.is_first) {
+        if was_low || !self.frozen.is_empty() || std::mem::take(&mut self.is_first) {
             // Includes the sandboxes that an earlier server process froze.
             let there: BTreeSet<SandboxId> = host.disks.iter().map(|disk| disk.sandbox).collect();
-            let all = &there | &std::mem::take(&mut self.stopped);
-            let left = self.let_go(all).await;
+            let all = &there | &std::mem::take(&mut self.frozen);
+            let left = self.thaw_all(all).await;
             // The other sandboxes no longer exist.
-            self.stopped = &left & &there;
+            self.frozen = &left & &there;
         }
         if was_low {
             self.core.host_disk.now.send_replace(None);
@@ -219,7 +223,7 @@ impl Watcher {
             );
         }
         // A new sandbox may appear before the next check.
-        Ok(next_look(host.free_bytes, thresholds.stop_below.max(reserve)))
+        Ok(next_check(host.free_bytes, thresholds.stop_below.max(reserve)))
     }
 
     /// Freezes all sandboxes that can still take up space. Does so on every check: the code that created a sandbox
@@ -231,7 +235,7 @@ impl Watcher {
         let growing: Vec<SandboxId> = growing.filter(|sandbox| !pool.contains(sandbox)).collect();
         // Remember them before they are known to be frozen: a sandbox may be frozen in part, and must be thawed
         // later.
-        self.stopped.extend(&growing);
+        self.frozen.extend(&growing);
         // All at the same time: freezing a sandbox takes time while its processes are in the middle of a write.
         let stopping = growing.into_iter().map(|sandbox| async move {
             // The sandbox is being created or removed.
@@ -244,7 +248,7 @@ impl Watcher {
 
     /// Thaws all sandboxes except those in the pool, which stay frozen until a job takes them. Returns those that
     /// could not be thawed.
-    async fn let_go(&self, sandboxes: BTreeSet<SandboxId>) -> BTreeSet<SandboxId> {
+    async fn thaw_all(&self, sandboxes: BTreeSet<SandboxId>) -> BTreeSet<SandboxId> {
         let mut left = BTreeSet::new();
         let Some(freezer) = self.core.backend.freezer() else { return left };
         let pool: BTreeSet<SandboxId> = self.core.pool.members().into_iter().collect();
@@ -258,38 +262,38 @@ impl Watcher {
     }
 
     /// Starts a task for each job whose sandbox is frozen, which writes that into the job's log.
-    fn tell(&mut self) {
-        self.told.retain(|_, telling| !telling.is_finished());
+    fn log_freezes(&mut self) {
+        self.log_tasks.retain(|_, telling| !telling.is_finished());
         for (job, live) in self.core.live.all() {
             // Nobody can use a frozen sandbox, so it must not count as idle.
             live.used.now();
-            if !self.told.contains_key(&job) {
-                let telling = tell(Arc::clone(&self.core), live, self.stopped.clone());
-                self.told.insert(job, self.core.tasks.spawn(telling));
+            if !self.log_tasks.contains_key(&job) {
+                let telling = log_freezes(Arc::clone(&self.core), live, self.frozen.clone());
+                self.log_tasks.insert(job, self.core.tasks.spawn(telling));
             }
         }
     }
 }
 
 /// Logs that the sandbox of a job is frozen, and later that it continues. The job waits in the meantime.
-async fn tell(core: Arc<Core>, live: LiveJob, stopped: BTreeSet<SandboxId>) {
+async fn log_freezes(core: Arc<Core>, live: LiveJob, frozen: BTreeSet<SandboxId>) {
     let recorder = &live.recorder;
     let stopped_one = |view: &crate::view::JobView| {
-        view.sandbox.filter(|one| stopped.contains(one) && !view.state.is_over())
+        view.sandbox.filter(|one| frozen.contains(one) && !view.state.is_over())
     };
     let telling = async {
-        let Some(sandbox) = recorder.look(stopped_one).await else { return };
+        let Some(sandbox) = recorder.with_view(stopped_one).await else { return };
         let Some(shortage) = core.host_disk.shortage() else { return };
         let _waits = recorder.waiting().wait_for(&shortage);
         let code = HOST_DISK_FULL.to_owned();
-        let stopped = EventBody::SandboxStopped { sandbox, code, reason: shortage.to_string() };
+        let frozen = EventBody::SandboxPaused { sandbox, code, reason: shortage.to_string() };
         // Waits if the database is on the same full disk.
-        if recorder.record(stopped).await.is_err() {
+        if recorder.record(frozen).await.is_err() {
             return;
         }
         core.host_disk.is_over().await;
-        if recorder.look(stopped_one).await == Some(sandbox) {
-            let _ = recorder.record(EventBody::SandboxContinued { sandbox }).await;
+        if recorder.with_view(stopped_one).await == Some(sandbox) {
+            let _ = recorder.record(EventBody::SandboxResumed { sandbox }).await;
         }
     };
     tokio::select! {
@@ -316,22 +320,22 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_to_be_stored_and_the_reserve_must_be_free() {
+    fn unwritten_data_and_the_reserve_must_be_free() {
         let thresholds = Thresholds::of(&host(0, &[(8192, 300), (8192, 100)]), 128 * MIB);
-        assert_eq!(thresholds, Thresholds { stop_below: 528 * MIB, go_on_at: 592 * MIB });
+        assert_eq!(thresholds, Thresholds { stop_below: 528 * MIB, resume_at: 592 * MIB });
     }
 
     #[test]
-    fn disks_that_fit_the_host_stop_nobody() {
+    fn sandbox_disks_that_fit_the_host_freeze_nothing() {
         let thresholds = Thresholds::of(&host(0, &[(64, 64)]), 128 * MIB);
-        assert_eq!(thresholds, Thresholds { stop_below: 65 * MIB, go_on_at: 65 * MIB });
+        assert_eq!(thresholds, Thresholds { stop_below: 65 * MIB, resume_at: 65 * MIB });
         assert!(!thresholds.is_low(true, 65 * MIB));
         let nobody = Thresholds::of(&host(0, &[]), 128 * MIB);
         assert!(!nobody.is_low(false, 0) && !nobody.is_low(true, 0));
     }
 
     #[test]
-    fn storing_what_was_written_does_not_let_sandboxes_go_on() {
+    fn flushing_written_data_does_not_thaw_sandboxes() {
         // 400 MiB are stored while the sandboxes are frozen: free space and unwritten data both shrink by that
         // amount.
         let before = Thresholds::of(&host(0, &[(8192, 400)]), 128 * MIB);
@@ -343,10 +347,10 @@ mod tests {
     }
 
     #[test]
-    fn it_is_looked_again_before_the_room_can_be_gone() {
-        assert_eq!(next_look(u64::MAX, 0), LONGEST_PAUSE);
-        assert_eq!(next_look(0, MIB), SHORTEST_PAUSE);
-        let pause = next_look(2048 * MIB, 1024 * MIB);
+    fn next_check_happens_before_the_reserve_can_be_used_up() {
+        assert_eq!(next_check(u64::MAX, 0), LONGEST_PAUSE);
+        assert_eq!(next_check(0, MIB), SHORTEST_PAUSE);
+        let pause = next_check(2048 * MIB, 1024 * MIB);
         assert!(pause.as_micros() * u128::from(FASTEST_BYTES_PER_S) <= 1_000_000 * u128::from(1024 * MIB));
         // At the threshold, what is written until the next check is less than the reserve.
         assert!(
@@ -356,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn another_sandbox_needs_the_reserve() {
+    fn new_sandbox_requires_the_reserve() {
         let watch = HostDiskWatch::default();
         assert!(watch.check_room(MIB).is_ok());
         *watch.free_bytes.lock().unwrap() = Some(MIB - 1);
@@ -366,12 +370,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn time_in_which_sandboxes_stand_still_does_not_count() {
+    async fn frozen_time_does_not_count() {
         let watch = Arc::new(HostDiskWatch::default());
         let started = Instant::now();
         let sleeping = tokio::spawn({
             let watch = Arc::clone(&watch);
-            async move { watch.sleep_awake(Duration::from_secs(10)).await }
+            async move { watch.sleep_unfrozen(Duration::from_secs(10)).await }
         });
         sleep(Duration::from_secs(4)).await;
         watch.now.send_replace(Some(Shortage::of(0, 1)));

@@ -36,13 +36,13 @@ pub(crate) async fn choose(core: &Core, asked: Option<&str>) -> Result<ChosenIma
 
 /// Like [`choose`], for a job that may wait. If the backend does not answer, accepts the requested image unchecked
 /// and returns the backend's error with it; creating the sandbox checks it later.
-pub(crate) async fn choose_or_believe(
+pub(crate) async fn choose_or_assume(
     core: &Core,
     asked: Option<&str>,
 ) -> Result<(ChosenImage, Option<OrchestratorError>), OrchestratorError> {
     match choose(core, asked).await {
         Ok(image) => Ok((image, None)),
-        Err(error) if error.is_backend_away() => {
+        Err(error) if error.is_backend_unavailable() => {
             let settings = core.settings();
             let name = asked.or(settings.default_image.as_deref()).unwrap_or(DEFAULT);
             Ok((chosen(name, None), Some(error)))
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_image_that_is_there_is_taken_where_nobody_says_otherwise() {
+    fn best_available_image_is_the_default() {
         let named = |name: &str| Image::Named(name.into());
         assert_eq!(
             pick_from(None, None, &["host", "default"]).unwrap(),
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_image_is_refused_with_those_that_are_there() {
+    fn unknown_image_error_lists_available_images() {
         let problem = pick_from(Some("nonsense"), None, &["host", "default"]).unwrap_err().problem;
         assert_eq!(problem, "there is no image `nonsense`; available: host, default");
         let problem = pick_from(Some("default"), None, &["host"]).unwrap_err().problem;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 
-use crate::clock::awake_ms;
+use crate::clock::monotonic_ms;
 
 /// Clones share the state.
 #[derive(Clone)]
@@ -20,12 +20,14 @@ struct UseState {
 impl LastUse {
     /// Counts as used now.
     pub(crate) fn new() -> Self {
-        Self { state: Arc::new(UseState { last_ms: AtomicI64::new(awake_ms()), users: AtomicUsize::new(0) }) }
+        Self {
+            state: Arc::new(UseState { last_ms: AtomicI64::new(monotonic_ms()), users: AtomicUsize::new(0) }),
+        }
     }
 
     /// Marks it as used now.
     pub(crate) fn now(&self) {
-        self.state.last_ms.store(awake_ms(), Ordering::Relaxed);
+        self.state.last_ms.store(monotonic_ms(), Ordering::Relaxed);
     }
 
     /// Milliseconds since the last use; 0 while it is in use. The time that the machine is suspended does not count.
@@ -33,7 +35,7 @@ impl LastUse {
         if self.state.users.load(Ordering::Relaxed) > 0 {
             self.now();
         }
-        awake_ms().saturating_sub(self.state.last_ms.load(Ordering::Relaxed))
+        monotonic_ms().saturating_sub(self.state.last_ms.load(Ordering::Relaxed))
     }
 
     /// Marks it as in use until the returned guard is dropped.

@@ -7,15 +7,15 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use protocol::GuestClient;
 use tokio::sync::{Notify, watch};
 
-use crate::answers::JobKind;
-use crate::event::Wish;
-use crate::hold::Holder;
+use crate::api_types::JobKind;
+use crate::event::ControlRequest;
 use crate::ids::JobId;
-use crate::kernels::KernelGate;
+use crate::kernels::LostKernelGuard;
 use crate::last_use::LastUse;
+use crate::live_tokens::LiveTokens;
 use crate::recorder::Recorder;
 use crate::request::JobSpec;
-use crate::speech::Speech;
+use crate::takeover_lock::Holder;
 
 /// A job with a driver.
 #[derive(Clone)]
@@ -27,18 +27,18 @@ pub(crate) struct LiveJob {
     /// The client of the guest, while there is a link.
     pub(crate) guest: watch::Sender<Option<GuestClient>>,
     /// The control request that is pending.
-    pub(crate) wish: watch::Sender<Option<Wish>>,
+    pub(crate) control_request: watch::Sender<Option<ControlRequest>>,
     pub(crate) used: LastUse,
     /// How long a bare sandbox may be idle.
     pub(crate) idle_ms: watch::Sender<Option<i64>>,
     /// The user who has taken over the sandbox.
     pub(crate) holder: watch::Sender<Option<Holder>>,
     /// Streams model output to live viewers.
-    pub(crate) speech: Speech,
+    pub(crate) speech: LiveTokens,
     /// Whether the job is paused and needs no slot.
     pub(crate) is_paused: Arc<AtomicBool>,
     /// Delays or refuses cells of a job that has lost a sandbox.
-    pub(crate) kernels: Arc<KernelGate>,
+    pub(crate) kernels: Arc<LostKernelGuard>,
     /// The egress ceiling, fixed when the job's egress proxy was created; unset while there is none.
     pub(crate) ceiling: Arc<OnceLock<Option<egress::Mode>>>,
 }
@@ -47,7 +47,7 @@ pub(crate) struct LiveJob {
 pub(crate) struct LiveJobs {
     jobs: Mutex<HashMap<JobId, Option<LiveJob>>>,
     /// Bare sandboxes that are being created: they count towards the limit before they can be reached.
-    arriving: Mutex<HashSet<JobId>>,
+    sandbox_slots: Mutex<HashSet<JobId>>,
     /// Notified when a job becomes reachable.
     entered: Notify,
     /// Notified when a driver ends.
@@ -55,14 +55,14 @@ pub(crate) struct LiveJobs {
 }
 
 /// The slot of a bare sandbox that is being created.
-pub(crate) struct Arriving<'a> {
+pub(crate) struct SandboxSlot<'a> {
     jobs: &'a LiveJobs,
     id: JobId,
 }
 
-impl Drop for Arriving<'_> {
+impl Drop for SandboxSlot<'_> {
     fn drop(&mut self) {
-        self.jobs.arriving.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.id);
+        self.jobs.sandbox_slots.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.id);
     }
 }
 
@@ -108,7 +108,7 @@ impl LiveJobs {
     }
 
     /// Returns once no job has a driver.
-    pub(crate) async fn all_left(&self) {
+    pub(crate) async fn all_drivers_ended(&self) {
         loop {
             let left = self.left.notified();
             if self.count_jobs() == 0 {
@@ -156,27 +156,27 @@ impl LiveJobs {
 
     /// Takes a slot for a bare sandbox if fewer than `most` are taken; otherwise returns the number of taken slots.
     /// The slot is held until the sandbox is reachable, or its creation has failed.
-    pub(crate) fn arrive(&self, id: JobId, most: usize) -> Result<Arriving<'_>, usize> {
-        let mut arriving = self.arriving.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = self.count_places(&arriving);
+    pub(crate) fn arrive(&self, id: JobId, most: usize) -> Result<SandboxSlot<'_>, usize> {
+        let mut sandbox_slots = self.sandbox_slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = self.count_slots(&sandbox_slots);
         if count >= most {
             return Err(count);
         }
-        arriving.insert(id);
-        Ok(Arriving { jobs: self, id })
+        sandbox_slots.insert(id);
+        Ok(SandboxSlot { jobs: self, id })
     }
 
     /// Number of slots taken by bare sandboxes, including those being created.
-    pub(crate) fn count_sandbox_places(&self) -> usize {
-        self.count_places(&self.arriving.lock().unwrap_or_else(PoisonError::into_inner))
+    pub(crate) fn count_sandbox_slots(&self) -> usize {
+        self.count_slots(&self.sandbox_slots.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn count_places(&self, arriving: &HashSet<JobId>) -> usize {
+    fn count_slots(&self, sandbox_slots: &HashSet<JobId>) -> usize {
         let jobs = self.lock();
         let is_sandbox = |live: &&LiveJob| live.kind == JobKind::Sandbox;
         let reached = jobs.values().flatten().filter(is_sandbox).count();
-        let is_coming = |id: &&JobId| !jobs.get(id).is_some_and(Option::is_some);
-        reached + arriving.iter().filter(is_coming).count()
+        let is_unreachable = |id: &&JobId| !jobs.get(id).is_some_and(Option::is_some);
+        reached + sandbox_slots.iter().filter(is_unreachable).count()
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<JobId, Option<LiveJob>>> {

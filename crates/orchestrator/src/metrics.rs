@@ -279,11 +279,11 @@ mod tests {
 
     fn event(call: Option<&str>, body: EventBody) -> Event {
         let call = call.map(|id| CallRef { id: id.to_owned(), attempt: 1 });
-        Event { sequence: 1, time_ms: 0, call, done_by: None, body }
+        Event { sequence: 1, time_ms: 0, call, actor: None, body }
     }
 
     #[test]
-    fn what_happens_in_a_job_is_counted_under_names_with_units() {
+    fn job_events_are_counted_in_metrics_with_units() {
         let metrics = Metrics::default();
         let end = CallEnd { duration_ms: 20, ..CallEnd::default() };
         metrics.stored(&[

@@ -35,7 +35,7 @@ pub(crate) fn look(core: &Arc<Core>) {
 
 async fn look_for_all(core: &Arc<Core>) -> Result<(), OrchestratorError> {
     let mut waiting: HashMap<Option<String>, Vec<JobId>> = HashMap::new();
-    for job in core.store.standing(JobState::Paused, "no_model").await? {
+    for job in core.store.jobs_with_code(JobState::Paused, "no_model").await? {
         let spec = core.store.spec(job).await?;
         waiting.entry(spec.agent.model).or_default().push(job);
     }

@@ -128,14 +128,14 @@ impl Orchestrator {
     /// If callers need keys, restricts the addresses that they may make this server connect to by naming a model
     /// there.
     pub(crate) fn check_model(&self, name: Option<&str>) -> Result<(), InvalidField> {
-        let Some(name) = name.filter(|_| self.needs_keys()) else { return Ok(()) };
+        let Some(name) = name.filter(|_| self.requires_authentication()) else { return Ok(()) };
         if self.core.settings().model.allows(name) || self.core.models.is_recording(name) {
             return Ok(());
         }
         Err(invalid(
             "model",
             "this address is not one that jobs may name on this server: name a provider, such as \
-             anthropic/claude-sonnet-5, or ask the operator to add it to `jobs_may` in [model]",
+             anthropic/claude-sonnet-5, or ask the operator to add it to `allowed_model_urls` in [model]",
         ))
     }
 

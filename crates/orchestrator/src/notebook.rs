@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use protocol::{Endpoint, Readiness, ServiceName, ServiceSpec};
 
-use crate::answers::{JobFilter, JobKind};
+use crate::api_types::{JobFilter, JobKind};
 use crate::driver::environment;
 use crate::error::OrchestratorError;
 use crate::event::CallRef;

@@ -12,34 +12,34 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::access::{Actor, EndedSessions, KeyRing, Seal, Shares};
-use crate::answers::{Accepted, Bringing, JobFilter, JobPage, ReadyState, Repeated, Submission};
+use crate::api_types::{Accepted, Bringing, JobFilter, JobPage, ReadyState, Repeated, Submission};
 use crate::backend_watch::BackendWatch;
 use crate::core::{Core, OnShutdown, Settings};
+use crate::data_folder::DataFolder;
+use crate::egress::{complete_lists, policy_of};
 use crate::error::OrchestratorError;
-use crate::event::{Artifact, Event, EventBody, Fence, NewEvent, Wish};
-use crate::folder::DataFolder;
+use crate::event::{Artifact, ControlRequest, Event, EventBody, Fence, NewEvent};
 use crate::host_disk::HostDiskWatch;
 use crate::ids::{JobId, Sequence};
 use crate::images::{self, ChosenImage};
 use crate::live::LiveJobs;
 use crate::metrics::Metrics;
 use crate::models::Models;
-use crate::outward::{complete_lists, policy_of};
 use crate::pool::Pool;
 use crate::request::{InvalidField, JobSpec, Work};
+use crate::retry_backoff::RetryBackoff;
 use crate::scheduler::start_driver;
-use crate::setbacks::Setbacks;
 use crate::state::JobState;
 use crate::store::{Created, NewRecord, SqliteStore, Store, digest};
 use crate::uploads::UploadLocks;
 use crate::view::JobView;
-use crate::{backend_watch, forms, host_disk, pool, reconcile, retention, scheduler};
+use crate::{backend_watch, form_upload, host_disk, pool, reconcile, retention, scheduler};
 
 /// Retry delay reported when the queue is full.
 pub(crate) const RETRY_AFTER_S: u64 = 5;
 /// Timeout of the readiness check for a database write and for the backend; typical health checkers wait no longer
 /// themselves.
-const READY_PATIENCE: Duration = Duration::from_secs(2);
+const READY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Runs jobs. Cheap to clone.
 #[derive(Clone)]
@@ -65,7 +65,7 @@ impl Orchestrator {
             Arc::new(SqliteStore::open_measured(&folder.database(), Arc::clone(&metrics))?);
         let queued = Arc::new(AtomicUsize::new(store.count_waiting().await?));
         let keys = KeyRing::new(store.keys().await?);
-        keys.know_people(store.people().await?);
+        keys.restore_oidc_users(store.people().await?);
         let seal = Seal::open(folder.root())?;
         let ended_sessions = EndedSessions::new(store.ended_sessions().await?);
         let shares = Shares::new(store.shares().await?);
@@ -78,7 +78,7 @@ impl Orchestrator {
             folder,
             live: LiveJobs::default(),
             backend_watch: BackendWatch::default(),
-            setbacks: Setbacks::default(),
+            retry_backoff: RetryBackoff::default(),
             host_disk: HostDiskWatch::default(),
             pool,
             uploads: UploadLocks::default(),
@@ -95,7 +95,7 @@ impl Orchestrator {
             shutdown: CancellationToken::new(),
             tasks: TaskTracker::new(),
         });
-        forms::remove_abandoned(&core).await?;
+        form_upload::remove_abandoned(&core).await?;
         complete_lists(&core).await?;
         core.tasks.spawn(scheduler::run(Arc::clone(&core)));
         core.tasks.spawn(reconcile::run(Arc::clone(&core)));
@@ -126,7 +126,7 @@ impl Orchestrator {
             return;
         }
         tracing::info!(running, patience_s = patience.as_secs(), "waiting for the jobs that run");
-        if tokio::time::timeout(patience, self.core.live.all_left()).await.is_err() {
+        if tokio::time::timeout(patience, self.core.live.all_drivers_ended()).await.is_err() {
             tracing::warn!(running = self.core.live.count_jobs(), "these jobs took too long to wait for");
         }
     }
@@ -166,14 +166,14 @@ impl Orchestrator {
         let mut spec = job.check(&self.rules_for(submitter.as_ref().map(|submitter| &submitter.key)))?;
         self.check_model(spec.agent.model.as_deref())?;
         let (ChosenImage { image, hint: about_image }, away) =
-            images::choose_or_believe(&self.core, asked.as_deref()).await?;
+            images::choose_or_assume(&self.core, asked.as_deref()).await?;
         spec.image = image;
         let away = self.check_limits(&spec).await?.or(away);
         self.check_policy(&spec)?;
         let _turn = self.check_allowance(submitter.as_ref()).await?;
         spec.submitter = submitter;
         let (state, code, reason) = match (bringing, start) {
-            (Bringing::Files, _) => forms::first_state(),
+            (Bringing::Files, _) => form_upload::first_state(),
             (Bringing::Nothing, Some(false)) => (JobState::Draft, None, None),
             (Bringing::Nothing, _) => match (self.first_state(&spec).await?, away) {
                 ((JobState::Queued, None, None), Some(away)) => {
@@ -215,7 +215,7 @@ impl Orchestrator {
     ) -> Result<Option<OrchestratorError>, OrchestratorError> {
         match self.core.backend.check_limits(&spec.limits, spec.isolation).await.map_err(Into::into) {
             Ok(()) => Ok(None),
-            Err(error) if OrchestratorError::is_backend_away(&error) => {
+            Err(error) if OrchestratorError::is_backend_unavailable(&error) => {
                 self.core.backend_watch.note(&error);
                 Ok(Some(error))
             }
@@ -247,7 +247,7 @@ impl Orchestrator {
         let settings = self.core.settings();
         policy_of(spec, &settings)
             .map_err(|error| InvalidField { field: "egress".into(), problem: error.to_string() })?;
-        for (name, asked) in &spec.outward.secrets {
+        for (name, asked) in &spec.egress_settings.secrets {
             let Some(kept) = settings.secrets.get(name) else {
                 let known: Vec<&str> = settings.secrets.keys().map(String::as_str).collect();
                 let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
@@ -292,12 +292,12 @@ impl Orchestrator {
     /// # Errors
     /// There is no such job.
     pub async fn job(&self, id: JobId) -> Result<JobView, OrchestratorError> {
-        self.core.store.job(id).await.map(|view| self.with_wait(view))
+        self.core.store.job(id).await.map(|view| self.with_waiting_reason(view))
     }
 
     /// Adds what the job currently waits for, if the operator must act. No event records this, since the cause may be
     /// that the database cannot be written.
-    pub(crate) fn with_wait(&self, mut view: JobView) -> JobView {
+    pub(crate) fn with_waiting_reason(&self, mut view: JobView) -> JobView {
         if view.code.is_none()
             && !view.state.is_over()
             && let Some(live) = self.core.live.get(view.job_id)
@@ -315,7 +315,7 @@ impl Orchestrator {
         let mut jobs = self.core.store.jobs(JobFilter { limit: limit + 1, ..filter }).await?;
         let more = jobs.len() > limit;
         jobs.truncate(limit);
-        let jobs: Vec<JobView> = jobs.into_iter().map(|view| self.with_wait(view)).collect();
+        let jobs: Vec<JobView> = jobs.into_iter().map(|view| self.with_waiting_reason(view)).collect();
         let next = if more { jobs.last().map(|view| view.job_id) } else { None };
         Ok(JobPage { jobs, next })
     }
@@ -333,13 +333,17 @@ impl Orchestrator {
                 problem: "it is over and cannot be cancelled".into(),
             });
         }
-        if view.wish != Some(Wish::Cancel) {
-            let wished: NewEvent = EventBody::Wished { wish: Wish::Cancel }.into();
-            self.core.store.append(id, Fence::Anybody, vec![wished.done_by(self.actor())]).await?;
+        if view.control_request != Some(ControlRequest::Cancel) {
+            let control_requested: NewEvent =
+                EventBody::ControlRequested { request: ControlRequest::Cancel }.into();
+            self.core
+                .store
+                .append(id, Fence::Anybody, vec![control_requested.with_actor(self.actor())])
+                .await?;
         }
         match self.core.live.get(id) {
             Some(live) => {
-                let _ = live.wish.send(Some(Wish::Cancel));
+                let _ = live.control_request.send(Some(ControlRequest::Cancel));
                 live.recorder.catch_up().await?;
             }
             // The job has no driver yet; start one to end it, whether or not there is room to run it.
@@ -409,15 +413,15 @@ impl Orchestrator {
     /// Whether the server can take jobs, with the problems that prevent it.
     pub async fn ready(&self) -> ReadyState {
         let mut problems = Vec::new();
-        match tokio::time::timeout(READY_PATIENCE, self.core.store.check()).await {
+        match tokio::time::timeout(READY_TIMEOUT, self.core.store.check()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => problems.push(error.to_string()),
             Err(_) => {
-                let seconds = READY_PATIENCE.as_secs();
+                let seconds = READY_TIMEOUT.as_secs();
                 problems.push(format!("the database has not taken a write for {seconds} s"));
             }
         }
-        match tokio::time::timeout(READY_PATIENCE, self.core.backend.ping()).await {
+        match tokio::time::timeout(READY_TIMEOUT, self.core.backend.ping()).await {
             Ok(Ok(())) => problems.extend(self.core.backend_watch.outage().map(|why| why.to_string())),
             Ok(Err(error)) => {
                 let error = OrchestratorError::from(error);
@@ -425,13 +429,13 @@ impl Orchestrator {
                 problems.push(error.to_string());
             }
             Err(_) => {
-                let seconds = READY_PATIENCE.as_secs();
+                let seconds = READY_TIMEOUT.as_secs();
                 problems.push(format!("what runs the sandboxes has not answered for {seconds} s"));
             }
         }
         problems.extend(self.core.host_disk.shortage().map(|shortage| shortage.to_string()));
         let mut waiting: BTreeMap<String, usize> = BTreeMap::new();
-        for cause in self.core.live.waiting().into_iter().chain(self.core.setbacks.waiting()) {
+        for cause in self.core.live.waiting().into_iter().chain(self.core.retry_backoff.waiting()) {
             *waiting.entry(cause).or_default() += 1;
         }
         problems.extend(waiting.into_iter().map(|(cause, count)| match count {

@@ -20,7 +20,7 @@ use crate::images;
 /// Delay before a kind that could not be created is tried again; other kinds are created in the meantime.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
 /// How long a new guest may take to answer.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(15);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
 pub(crate) struct Pool {
     members: Mutex<Members>,
@@ -35,13 +35,13 @@ struct Members {
     kinds: Vec<Kind>,
     ready: VecDeque<(SandboxId, Kind)>,
     /// Sandboxes being created; listed so that the reconciler does not remove them.
-    coming: HashSet<SandboxId>,
+    creating: HashSet<SandboxId>,
     /// Sandboxes given to a job whose log does not contain them yet; listed for the same reason.
     handed_out: HashSet<SandboxId>,
     /// Sandboxes that are no longer wanted, to be removed.
     outdated: Vec<SandboxId>,
     /// Wanted images that do not exist; each is logged once.
-    missed: BTreeSet<String>,
+    missing_images: BTreeSet<String>,
     /// Kinds that could not be created, and when to try again.
     put_off: Vec<(Kind, Instant)>,
 }
@@ -55,12 +55,12 @@ struct Kind {
 }
 
 impl Members {
-    fn ready_of(&self, kind: &Kind) -> usize {
+    fn count_ready(&self, kind: &Kind) -> usize {
         self.ready.iter().filter(|(_, made_as)| made_as == kind).count()
     }
 
     /// Marks ready sandboxes as outdated if their kind is no longer wanted or there are too many of it.
-    fn sort_out(&mut self) {
+    fn discard_outdated(&mut self) {
         let mut kept: VecDeque<(SandboxId, Kind)> = VecDeque::new();
         for (sandbox, kind) in std::mem::take(&mut self.ready) {
             let as_many = kept.iter().filter(|(_, other)| *other == kind).count();
@@ -80,10 +80,10 @@ impl Pool {
             size: settings.pool_size,
             kinds: Vec::new(),
             ready: VecDeque::new(),
-            coming: HashSet::new(),
+            creating: HashSet::new(),
             handed_out: HashSet::new(),
             outdated: Vec::new(),
-            missed: BTreeSet::new(),
+            missing_images: BTreeSet::new(),
             put_off: Vec::new(),
         };
         Self { members: Mutex::new(members), changed: Notify::new() }
@@ -96,9 +96,9 @@ impl Pool {
         for kind in &mut members.kinds {
             kind.spec = spec_of(settings, kind.spec.image.clone());
         }
-        members.missed.clear();
+        members.missing_images.clear();
         members.put_off.clear();
-        members.sort_out();
+        members.discard_outdated();
         drop(members);
         self.changed.notify_one();
     }
@@ -132,17 +132,17 @@ impl Pool {
             members.kinds = kinds;
             let Members { put_off, kinds, .. } = &mut *members;
             put_off.retain(|(kind, _)| kinds.contains(kind));
-            members.sort_out();
+            members.discard_outdated();
         }
     }
 
     /// Records a missing image. Returns whether it was not recorded before.
-    fn misses_newly(&self, image: &str) -> bool {
-        self.lock().missed.insert(image.to_owned())
+    fn record_missing_image(&self, image: &str) -> bool {
+        self.lock().missing_images.insert(image.to_owned())
     }
 
     /// Marks all ready sandboxes as outdated, because they may no longer exist.
-    pub(crate) fn give_up_ready(&self) {
+    pub(crate) fn discard_ready(&self) {
         let mut members = self.lock();
         let Members { ready, outdated, put_off, .. } = &mut *members;
         outdated.extend(ready.drain(..).map(|(sandbox, _)| sandbox));
@@ -160,25 +160,25 @@ impl Pool {
     pub(crate) fn members(&self) -> Vec<SandboxId> {
         let members = self.lock();
         let ready = members.ready.iter().map(|(sandbox, _)| sandbox);
-        ready.chain(&members.coming).chain(&members.handed_out).chain(&members.outdated).copied().collect()
+        ready.chain(&members.creating).chain(&members.handed_out).chain(&members.outdated).copied().collect()
     }
 
     /// Closes the pool. Returns the remaining sandboxes, except those that were given to jobs.
     fn close(&self) -> Vec<SandboxId> {
         let mut members = self.lock();
         members.size = 0;
-        members.sort_out();
-        let coming: Vec<SandboxId> = members.coming.drain().collect();
-        members.outdated.extend(coming);
+        members.discard_outdated();
+        let creating: Vec<SandboxId> = members.creating.drain().collect();
+        members.outdated.extend(creating);
         std::mem::take(&mut members.outdated)
     }
 
     /// Ends the creation of a sandbox; `made_as` is `None` if it failed.
     fn settle(&self, sandbox: SandboxId, made_as: Option<&Kind>) {
         let mut members = self.lock();
-        members.coming.remove(&sandbox);
+        members.creating.remove(&sandbox);
         match made_as {
-            Some(kind) if members.kinds.contains(kind) && members.ready_of(kind) < members.size => {
+            Some(kind) if members.kinds.contains(kind) && members.count_ready(kind) < members.size => {
                 members.ready.push_back((sandbox, kind.clone()));
             }
             // The settings changed while the sandbox was being created.
@@ -192,13 +192,13 @@ impl Pool {
         let now = Instant::now();
         let mut members = self.lock();
         members.put_off.retain(|(_, again)| *again > now);
-        let is_put_off = |kind: &Kind| members.put_off.iter().any(|(other, _)| other == kind);
+        let is_postponed = |kind: &Kind| members.put_off.iter().any(|(other, _)| other == kind);
         let fewest = members
             .kinds
             .iter()
-            .filter(|kind| !is_put_off(kind))
-            .min_by_key(|kind| members.ready_of(kind))?;
-        (members.ready_of(fewest) < members.size).then(|| fewest.clone())
+            .filter(|kind| !is_postponed(kind))
+            .min_by_key(|kind| members.count_ready(kind))?;
+        (members.count_ready(fewest) < members.size).then(|| fewest.clone())
     }
 
     /// Creating this kind failed; other kinds come first for a while.
@@ -239,7 +239,7 @@ async fn fill(core: &Arc<Core>) {
             && let Some(kind) = core.pool.missing()
         {
             let sandbox = SandboxId::generate();
-            core.pool.lock().coming.insert(sandbox);
+            core.pool.lock().creating.insert(sandbox);
             let made = make(core, sandbox, &kind.spec).await.map_err(OrchestratorError::from);
             if let Err(error) = &made {
                 core.backend_watch.note(error);
@@ -311,10 +311,10 @@ async fn renew(core: &Core) {
                 }
             }
             // The pool is notified when the backend answers again.
-            Err(error) if error.is_backend_away() => return core.backend_watch.note(&error),
+            Err(error) if error.is_backend_unavailable() => return core.backend_watch.note(&error),
             // Jobs that ask for this image are refused with the same error.
             Err(error) => {
-                if let Some(name) = name.filter(|name| core.pool.misses_newly(name)) {
+                if let Some(name) = name.filter(|name| core.pool.record_missing_image(name)) {
                     tracing::warn!(image = name, %error, "nothing stands ready for an image of pool.images");
                 }
             }
@@ -348,7 +348,7 @@ async fn begin(core: &Core, sandbox: SandboxId, spec: &SandboxSpec) -> Result<()
         })
     };
     let unanswered = SandboxError::NotRunning { id: sandbox, why: "its guest does not answer".into() };
-    tokio::time::timeout(ANSWER_PATIENCE, greeting).await.unwrap_or(Err(unanswered))
+    tokio::time::timeout(ANSWER_TIMEOUT, greeting).await.unwrap_or(Err(unanswered))
 }
 
 #[cfg(test)]
@@ -365,7 +365,7 @@ mod tests {
         pool.change_kinds(kinds.to_vec());
         while let Some(kind) = pool.missing() {
             let sandbox = SandboxId::generate();
-            pool.lock().coming.insert(sandbox);
+            pool.lock().creating.insert(sandbox);
             pool.settle(sandbox, Some(&kind));
         }
         pool
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn each_image_has_its_own_and_none_goes_to_another() {
+    fn pool_hands_out_sandboxes_only_for_the_same_image() {
         let (one, other) = (kind("one", "1"), kind("other", "1"));
         let pool = pool(&[one.clone(), other.clone()]);
         assert_eq!(pool.members().len(), 2);
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_that_was_made_anew_gets_new_ones() {
+    fn rebuilt_image_replaces_ready_sandboxes() {
         let old = kind("one", "1");
         let pool = pool(std::slice::from_ref(&old));
         let new = kind("one", "2");
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_image_that_cannot_be_made_waits_and_the_others_are_made() {
+    async fn failing_image_is_postponed_while_others_are_created() {
         let (bad, good) = (kind("bad", "1"), kind("good", "1"));
         let pool = Pool::new(&Settings { pool_size: 2, ..Settings::default() });
         pool.change_kinds(vec![bad.clone(), good.clone()]);
@@ -421,16 +421,16 @@ mod tests {
     }
 
     #[test]
-    fn what_stood_ready_when_the_backend_went_away_is_not_handed_out() {
+    fn ready_sandboxes_are_discarded_after_a_backend_outage() {
         let one = kind("one", "1");
         let pool = pool(std::slice::from_ref(&one));
-        pool.give_up_ready();
+        pool.discard_ready();
         assert_eq!(take(&pool, &one), None);
         assert_eq!((pool.members().len(), pool.missing()), (1, Some(one)), "it is known until it is removed");
     }
 
     #[test]
-    fn the_end_of_the_pool_spares_what_a_job_is_about_to_have() {
+    fn closing_the_pool_keeps_sandboxes_given_to_jobs() {
         let (one, other) = (kind("one", "1"), kind("other", "1"));
         let pool = pool(&[one.clone(), other.clone()]);
         let given = take(&pool, &one).unwrap();

@@ -20,7 +20,7 @@ const INTERVAL: Duration = Duration::from_secs(15);
 const HEAD_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Time limit for the last signatures at shutdown.
-const LAST_HEADS_PATIENCE: Duration = Duration::from_secs(3);
+const LAST_HEADS_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Runs until the server shuts down.
 pub(crate) async fn run(core: Arc<Core>) {
@@ -36,7 +36,7 @@ pub(crate) async fn run(core: Arc<Core>) {
         tokio::select! {
             () = core.shutdown.cancelled() => {
                 // A database that cannot be written must not block shutdown; the next server process signs the heads.
-                if tokio::time::timeout(LAST_HEADS_PATIENCE, sign_heads(&core)).await.is_err() {
+                if tokio::time::timeout(LAST_HEADS_TIMEOUT, sign_heads(&core)).await.is_err() {
                     tracing::warn!("the ends of logs are not signed, the database does not answer");
                 }
                 return;
@@ -62,7 +62,7 @@ pub(crate) async fn reconcile(core: &Arc<Core>) -> Result<(), OrchestratorError>
     let existing = core.backend.list().await.map_err(OrchestratorError::from);
     let existing = match existing {
         // Jobs still need drivers: they wait for the backend, and can be cancelled.
-        Err(error) if error.is_backend_away() => {
+        Err(error) if error.is_backend_unavailable() => {
             core.backend_watch.note(&error);
             Vec::new()
         }
@@ -73,7 +73,7 @@ pub(crate) async fn reconcile(core: &Arc<Core>) -> Result<(), OrchestratorError>
         if let Ok(view) = core.store.job(job).await {
             wanted.extend(view.sandbox);
         }
-        if core.setbacks.may_try(job) {
+        if core.retry_backoff.may_try(job) {
             start_driver(core, job).await?;
         }
     }

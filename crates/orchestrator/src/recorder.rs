@@ -11,18 +11,18 @@ use egress::Redactor;
 use tokio::sync::{Mutex, MutexGuard, Notify, mpsc, oneshot, watch};
 
 use crate::agent_log::AgentLog;
+use crate::egress::redact_event;
 use crate::error::OrchestratorError;
 use crate::event::{CallRef, CallStatus, Event, EventBody, Fence, NewEvent};
 use crate::ids::{Generation, JobId, Sequence};
-use crate::outward::cover_event;
-use crate::refused::RefusedOfCalls;
-use crate::state::Happening;
+use crate::operator_wait::Waiting;
+use crate::refused_connections::RefusedConnections;
+use crate::state::Transition;
 use crate::store::{Kinds, Store, WITHOUT_OUTPUT};
 use crate::view::JobView;
-use crate::waiting::Waiting;
 
 /// How often a store error of unknown cause is retried.
-const MOST_TRIES: u32 = 6;
+const MAX_TRIES: u32 = 6;
 
 pub(crate) struct Recorder {
     store: Arc<dyn Store>,
@@ -47,22 +47,22 @@ struct Written {
     log: AgentLog,
     last: Sequence,
     /// Events that the agent has not seen yet; `None` while no agent follows the log.
-    news: Option<Vec<Event>>,
+    unread_events: Option<Vec<Event>>,
     /// Whether a call that may write files without logging which runs or has run.
     is_writing: bool,
     /// Tracing spans of running calls.
     calls: HashMap<CallRef, tracing::Span>,
-    /// Started calls, as far as this recorder appended them; complete once `knows_all_made` is set.
+    /// Started calls, as far as this recorder appended them; complete once `has_read_all_calls` is set.
     made: HashSet<CallRef>,
-    knows_all_made: bool,
+    has_read_all_calls: bool,
     /// Refused connections of running calls.
-    refused: RefusedOfCalls,
+    refused: RefusedConnections,
     /// Whether the log contains a connection.
     has_connections: bool,
 }
 
 /// Tools that write no files, or whose log entries say which files they write.
-const KNOWN_TOOLS: [&str; 17] = [
+const TOOLS_THAT_LOG_WRITES: [&str; 17] = [
     "write_file",
     "edit_file",
     "move_file",
@@ -94,7 +94,7 @@ impl Written {
             self.trace(event);
             self.refused.take(event);
             self.has_connections |= is_connection(event);
-            if let Some(news) = &mut self.news
+            if let Some(unread_events) = &mut self.unread_events
                 && !matches!(
                     event.body,
                     EventBody::CallOutput { .. }
@@ -104,18 +104,18 @@ impl Written {
                         | EventBody::FilesChanged(_)
                 )
             {
-                news.push(event.clone());
+                unread_events.push(event.clone());
             }
         }
         self.log.append(events);
     }
 
     /// Returns whether a call ended in `events` that may have written files without logging which.
-    fn see_writing(&mut self, events: &[Event]) -> bool {
+    fn track_writing_calls(&mut self, events: &[Event]) -> bool {
         let mut has_ended = false;
         for event in events {
             match &event.body {
-                EventBody::CallStarted { tool, .. } if !KNOWN_TOOLS.contains(&tool.as_str()) => {
+                EventBody::CallStarted { tool, .. } if !TOOLS_THAT_LOG_WRITES.contains(&tool.as_str()) => {
                     self.is_writing = true;
                 }
                 EventBody::CallEnded(_) => has_ended |= std::mem::take(&mut self.is_writing),
@@ -163,12 +163,12 @@ impl Recorder {
             view,
             log,
             last,
-            news: None,
+            unread_events: None,
             is_writing: false,
             calls: HashMap::new(),
             made: HashSet::new(),
-            knows_all_made: false,
-            refused: RefusedOfCalls::default(),
+            has_read_all_calls: false,
+            refused: RefusedConnections::default(),
             has_connections: false,
         });
         Self {
@@ -211,12 +211,12 @@ impl Recorder {
     }
 
     /// Sets the channel to the task that appends connection events.
-    pub(crate) fn settle_by(&self, flushes: Flushes) {
+    pub(crate) fn set_connection_flusher(&self, flushes: Flushes) {
         let _ = self.flushes.set(flushes);
     }
 
     /// Waits until all connection events reported so far are appended.
-    pub(crate) async fn settle_connections(&self) {
+    pub(crate) async fn flush_connections(&self) {
         let Some(flushes) = self.flushes.get() else { return };
         let (done, written) = oneshot::channel();
         if flushes.send(done).await.is_ok() {
@@ -226,7 +226,7 @@ impl Recorder {
 
     /// Describes the refused connections of an ended call that its client could not show; `None` if there were none.
     pub(crate) async fn refusals_of(&self, call: &CallRef) -> Option<String> {
-        self.settle_connections().await;
+        self.flush_connections().await;
         let Written { refused, view, .. } = &mut *self.written.lock().await;
         refused.tell(call, &view.egress)
     }
@@ -241,18 +241,18 @@ impl Recorder {
     }
 
     /// Part of the view after all events appended so far.
-    pub(crate) async fn look<T>(&self, look: impl FnOnce(&JobView) -> T) -> T {
-        look(&self.written.lock().await.view)
+    pub(crate) async fn with_view<T>(&self, read: impl FnOnce(&JobView) -> T) -> T {
+        read(&self.written.lock().await.view)
     }
 
     /// Whether the job has started this call, whatever a process in the sandbox claims.
-    pub(crate) async fn has_made(&self, call: &CallRef) -> bool {
+    pub(crate) async fn has_started_call(&self, call: &CallRef) -> bool {
         let mut written = self.written.lock().await;
-        if !written.made.contains(call) && !written.knows_all_made {
+        if !written.made.contains(call) && !written.has_read_all_calls {
             // Add calls from before a server restart; the log is read for them only once.
             let started = self.store.all_events(self.job, Kinds::Only(&["call_started"]), 0).await;
             written.made.extend(started.unwrap_or_default().into_iter().filter_map(|event| event.call));
-            written.knows_all_made = true;
+            written.has_read_all_calls = true;
         }
         written.made.contains(call)
     }
@@ -263,29 +263,29 @@ impl Recorder {
     }
 
     /// The whole log without output. Afterwards, [`Recorder::take_news`] returns the events that follow.
-    pub(crate) async fn follow_news(&self) -> Result<Vec<Event>, OrchestratorError> {
+    pub(crate) async fn follow_events(&self) -> Result<Vec<Event>, OrchestratorError> {
         let mut written = self.written.lock().await;
         let events = self.store.all_events(self.job, WITHOUT_OUTPUT, 0).await?;
         let newest = events.last().map_or(0, |event| event.sequence);
-        written.news = None;
+        written.unread_events = None;
         let last = written.last;
         let mut take = |missed: Vec<Event>| {
             // Another writer may have appended while the log was read.
             let (known, later) = missed.split_at(missed.partition_point(|event| event.sequence <= newest));
             written.take(known);
             if !later.is_empty() {
-                written.news.get_or_insert_default();
+                written.unread_events.get_or_insert_default();
                 written.take(later);
             }
         };
         self.store.each_page(self.job, Kinds::All, last, &mut take).await?;
-        written.news.get_or_insert_default();
+        written.unread_events.get_or_insert_default();
         Ok(events)
     }
 
     /// The events since the last call, in log order, without output and connections.
     pub(crate) async fn take_news(&self) -> Vec<Event> {
-        self.written.lock().await.news.as_mut().map(std::mem::take).unwrap_or_default()
+        self.written.lock().await.unread_events.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Reads what others have appended. Does nothing while the driver waits for the database: it reads the events
@@ -338,7 +338,7 @@ impl Recorder {
         let mut tries = self.waiting.tries();
         loop {
             match self.store.put_blob(self.job, bytes.clone()).await {
-                Err(error) if may_pass(&error, tries.count()) => {
+                Err(error) if should_retry(&error, tries.count()) => {
                     tracing::warn!(job = %self.job, %error, "a payload cannot be stored, trying again");
                     tries.pause(&error).await;
                 }
@@ -355,30 +355,30 @@ impl Recorder {
     pub(crate) async fn change(
         &self,
         before: Vec<NewEvent>,
-        happening: Happening,
+        transition: Transition,
         why: Option<Why>,
     ) -> Result<(), OrchestratorError> {
-        self.change_among(before, happening, why, Vec::new()).await
+        self.append_transition(before, transition, why, Vec::new()).await
     }
 
     /// Applies a state transition and appends `after` in the same transaction.
-    pub(crate) async fn change_then(
+    pub(crate) async fn transition_then(
         &self,
-        happening: Happening,
+        transition: Transition,
         after: Vec<NewEvent>,
     ) -> Result<(), OrchestratorError> {
-        self.change_among(Vec::new(), happening, None, after).await
+        self.append_transition(Vec::new(), transition, None, after).await
     }
 
-    async fn change_among(
+    async fn append_transition(
         &self,
         before: Vec<NewEvent>,
-        happening: Happening,
+        transition: Transition,
         why: Option<Why>,
         after: Vec<NewEvent>,
     ) -> Result<(), OrchestratorError> {
         let mut written = self.written.lock().await;
-        let state = written.view.state.after(happening)?;
+        let state = written.view.state.after(transition)?;
         let (code, reason) = why.map_or((None, None), |why| (Some(why.code), Some(why.reason)));
         let mut events = before;
         let told = code.clone().unwrap_or_default();
@@ -406,7 +406,7 @@ impl Recorder {
         let placed = loop {
             match self.place(events.clone()).await {
                 Ok(placed) => break placed,
-                Err(error) if may_pass(&error, tries.count()) => {
+                Err(error) if should_retry(&error, tries.count()) => {
                     tracing::warn!(job = %self.job, %error, "the log cannot be written, trying again");
                     tries.pause(&error).await;
                 }
@@ -420,7 +420,7 @@ impl Recorder {
 
     fn covered(&self, events: Vec<NewEvent>) -> Vec<NewEvent> {
         match self.redactor.get() {
-            Some(redactor) => events.into_iter().map(|event| cover_event(event, redactor)).collect(),
+            Some(redactor) => events.into_iter().map(|event| redact_event(event, redactor)).collect(),
             None => events,
         }
     }
@@ -442,7 +442,7 @@ impl Recorder {
             written.take(&missed);
         }
         written.take(placed);
-        if written.see_writing(placed) {
+        if written.track_writing_calls(placed) {
             self.writing_calls.send_modify(|count| *count += 1);
         }
         self.changed.notify_waiters();
@@ -451,8 +451,8 @@ impl Recorder {
 }
 
 /// Whether to retry: without limit for errors that the operator can resolve, a few times for errors of unknown cause.
-fn may_pass(error: &OrchestratorError, tries: u32) -> bool {
-    error.is_passing() || matches!(error, OrchestratorError::Store { .. }) && tries < MOST_TRIES
+fn should_retry(error: &OrchestratorError, tries: u32) -> bool {
+    error.needs_operator() || matches!(error, OrchestratorError::Store { .. }) && tries < MAX_TRIES
 }
 
 /// Why a job waits or ends.
@@ -495,7 +495,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_job_waits_for_its_database_and_callers_of_the_api_do_not() {
+    async fn driver_waits_for_a_full_database_and_api_calls_fail_at_once() {
         let folder = tempfile::tempdir().unwrap();
         let (store, recorder) = recorder(folder.path()).await;
         store.set_full(true).await;
@@ -515,13 +515,13 @@ mod tests {
     }
 
     #[test]
-    fn what_passes_is_waited_for_as_long_as_it_takes() {
+    fn errors_that_need_the_operator_are_retried_without_limit() {
         let unavailable = OrchestratorError::StoreUnavailable { why: "read-only".into() };
         for error in [unavailable, OrchestratorError::DiskFull, OrchestratorError::StoreBusy] {
-            assert!(may_pass(&error, u32::MAX), "{error}");
+            assert!(should_retry(&error, u32::MAX), "{error}");
         }
         let unknown =
             OrchestratorError::Store { what: "storing an event".into(), source: "constraint".into() };
-        assert!(may_pass(&unknown, 0) && !may_pass(&unknown, MOST_TRIES));
+        assert!(should_retry(&unknown, 0) && !should_retry(&unknown, MAX_TRIES));
     }
 }

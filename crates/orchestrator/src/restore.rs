@@ -17,14 +17,14 @@ use tar::EntryType;
 
 use crate::audit::trust_old_keys;
 use crate::backup::{BackupReport, FORMAT, Hashed, MANIFEST, Manifest, ManifestFile};
+use crate::data_folder::{DATABASE, DataFolder};
 use crate::error::OrchestratorError;
 use crate::event::{EventBody, Fence};
-use crate::folder::{DATABASE, DataFolder};
 use crate::ids::JobId;
 use crate::store::{SqliteStore, Store, check_copy, jobs_in_copy, keys_of_heads};
 
 /// The folder for unpacking, inside the new data folder.
-const ASIDE: &str = "restore.partial";
+const UNPACK_FOLDER: &str = "restore.partial";
 /// Maximum size of the manifest.
 const MAX_MANIFEST_BYTES: u64 = 1024 * 1024 * 1024;
 
@@ -37,7 +37,7 @@ pub async fn restore(archive: &Path, data: &Path) -> Result<BackupReport, Orches
     let folder = DataFolder::open(data)?;
     let restored = fill(archive, data, &folder).await;
     if restored.is_err() {
-        for name in [ASIDE, "jobs"] {
+        for name in [UNPACK_FOLDER, "jobs"] {
             let _ = fs::remove_dir_all(data.join(name));
         }
         let keys = ["audit.key", "audit.pub", "audit.pub.old"];
@@ -58,10 +58,10 @@ fn check_empty(data: &Path) -> Result<(), OrchestratorError> {
     if names.is_empty() {
         return Ok(());
     }
-    if is_broken_off(data, &names) {
+    if is_interrupted_restore(data, &names) {
         // Fails if another process is restoring into this folder.
         let _alone = DataFolder::open(data)?;
-        for name in [ASIDE, "jobs"] {
+        for name in [UNPACK_FOLDER, "jobs"] {
             match fs::remove_dir_all(data.join(name)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     return Err(OrchestratorError::io(format!(
@@ -86,27 +86,28 @@ fn check_empty(data: &Path) -> Result<(), OrchestratorError> {
 
 /// Whether the folder contains only the leftovers of a killed restore. The database is moved into place last, so it
 /// is missing.
-fn is_broken_off(data: &Path, names: &[String]) -> bool {
-    let is_begun = names.iter().any(|name| name == ASIDE);
+fn is_interrupted_restore(data: &Path, names: &[String]) -> bool {
+    let is_begun = names.iter().any(|name| name == UNPACK_FOLDER);
     let has_jobs = fs::read_dir(data.join("jobs")).is_ok_and(|mut jobs| jobs.next().is_some());
-    names.iter().all(|name| [ASIDE, "jobs", "lock"].contains(&name.as_str())) && (is_begun || !has_jobs)
+    names.iter().all(|name| [UNPACK_FOLDER, "jobs", "lock"].contains(&name.as_str()))
+        && (is_begun || !has_jobs)
 }
 
 async fn fill(archive: &Path, data: &Path, folder: &DataFolder) -> Result<BackupReport, OrchestratorError> {
-    let aside = data.join(ASIDE);
+    let unpack_folder = data.join(UNPACK_FOLDER);
     let work = {
-        let (archive, aside) = (archive.to_owned(), aside.clone());
+        let (archive, unpack_folder) = (archive.to_owned(), unpack_folder.clone());
         tokio::task::spawn_blocking(move || {
-            let manifest = unpack(&archive, &aside)?;
-            check_copy(&aside.join(DATABASE))?;
-            let jobs = jobs_in_copy(&aside.join(DATABASE))?;
+            let manifest = unpack(&archive, &unpack_folder)?;
+            check_copy(&unpack_folder.join(DATABASE))?;
+            let jobs = jobs_in_copy(&unpack_folder.join(DATABASE))?;
             Ok::<_, OrchestratorError>((manifest, jobs))
         })
     };
     let (manifest, jobs) = work
         .await
         .map_err(|error| OrchestratorError::Backup(format!("unpacking ended unexpectedly: {error}")))??;
-    put_in_place(&aside, data)?;
+    put_in_place(&unpack_folder, data)?;
     // The private signing key is not in a backup. Trust the original server's keys, so that its signatures stay
     // valid.
     let signed_by = match &manifest.audit_keys {
@@ -139,7 +140,7 @@ fn damaged(why: impl std::fmt::Display) -> OrchestratorError {
 }
 
 /// Unpacks and checks everything.
-fn unpack(archive: &Path, aside: &Path) -> Result<Manifest, OrchestratorError> {
+fn unpack(archive: &Path, unpack_folder: &Path) -> Result<Manifest, OrchestratorError> {
     let file =
         File::open(archive).map_err(OrchestratorError::io(format!("reading {}", archive.display())))?;
     let decoder = zstd::Decoder::with_buffer(BufReader::new(file)).map_err(damaged)?;
@@ -157,7 +158,7 @@ fn unpack(archive: &Path, aside: &Path) -> Result<Manifest, OrchestratorError> {
             return Err(damaged(format!("{} does not belong in it", path.display())));
         }
         let mode = entry.header().mode().map_err(damaged)? & 0o777;
-        let unpacked = unpack_file(&mut entry, aside, &path, mode)?;
+        let unpacked = unpack_file(&mut entry, unpack_folder, &path, mode)?;
         found.insert(unpacked.path.clone(), unpacked);
     }
     Err(damaged("it ends before its list of files"))
@@ -181,11 +182,11 @@ fn is_ours(path: &Path) -> bool {
 
 fn unpack_file(
     entry: &mut impl Read,
-    aside: &Path,
+    unpack_folder: &Path,
     path: &Path,
     mode: u32,
 ) -> Result<ManifestFile, OrchestratorError> {
-    let target = aside.join(path);
+    let target = unpack_folder.join(path);
     let writing = || OrchestratorError::io(format!("writing {}", target.display()));
     if let Some(folder) = target.parent() {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(writing())?;
@@ -230,15 +231,16 @@ fn compare(text: &str, found: &HashMap<String, ManifestFile>) -> Result<Manifest
 }
 
 /// Moves the jobs first and the database last: a folder without a database is not a data folder.
-fn put_in_place(aside: &Path, data: &Path) -> Result<(), OrchestratorError> {
-    let jobs = aside.join("jobs");
+fn put_in_place(unpack_folder: &Path, data: &Path) -> Result<(), OrchestratorError> {
+    let jobs = unpack_folder.join("jobs");
     let mut moves: Vec<(PathBuf, PathBuf)> = Vec::new();
     if let Ok(entries) = fs::read_dir(&jobs) {
         moves.extend(entries.flatten().map(|job| (job.path(), data.join("jobs").join(job.file_name()))));
     }
-    moves.push((aside.join(DATABASE), data.join(DATABASE)));
+    moves.push((unpack_folder.join(DATABASE), data.join(DATABASE)));
     for (from, to) in moves {
         fs::rename(&from, &to).map_err(OrchestratorError::io(format!("writing {}", to.display())))?;
     }
-    fs::remove_dir_all(aside).map_err(OrchestratorError::io(format!("removing {}", aside.display())))
+    fs::remove_dir_all(unpack_folder)
+        .map_err(OrchestratorError::io(format!("removing {}", unpack_folder.display())))
 }

@@ -12,7 +12,7 @@ use crate::clock::now_ms;
 use crate::clock_watch::{ClockWatch, Verdict};
 use crate::core::Core;
 use crate::error::OrchestratorError;
-use crate::forms;
+use crate::form_upload;
 use crate::ids::JobId;
 use crate::state::JobState;
 use crate::store::Removable;
@@ -42,10 +42,10 @@ pub(crate) async fn run(core: Arc<Core>) {
 
 async fn prune(core: &Arc<Core>, clock: &mut ClockWatch) -> Result<(), OrchestratorError> {
     finish_deletions(core).await;
-    let may_go_by_age = is_believed(core, clock).await?;
+    let may_go_by_age = is_clock_trusted(core, clock).await?;
     let oldest_kept = if may_go_by_age { before(core.settings().retention_age) } else { i64::MIN };
     let kept_bytes = remove_old(core, oldest_kept).await?;
-    remove_what_is_too_much(core, kept_bytes).await?;
+    remove_excess(core, kept_bytes).await?;
     if may_go_by_age && !core.shutdown.is_cancelled() {
         remove_unknown(core, oldest_kept).await?;
         drop_payloads(core).await?;
@@ -76,7 +76,7 @@ impl<'a> Pages<'a> {
 }
 
 /// Whether the clock can be trusted to decide what is old.
-async fn is_believed(core: &Core, clock: &mut ClockWatch) -> Result<bool, OrchestratorError> {
+async fn is_clock_trusted(core: &Core, clock: &mut ClockWatch) -> Result<bool, OrchestratorError> {
     let mut newest_ms = None;
     if clock.is_new() {
         let mut pages = Pages::of(core);
@@ -89,7 +89,7 @@ async fn is_believed(core: &Core, clock: &mut ClockWatch) -> Result<bool, Orches
         return Ok(false);
     }
     Ok(match clock.look(newest_ms) {
-        Verdict::Believed => true,
+        Verdict::Trusted => true,
         Verdict::Jumped { ahead_ms } => {
             tracing::warn!(
                 days = ahead_ms / DAY_MS,
@@ -97,7 +97,7 @@ async fn is_believed(core: &Core, clock: &mut ClockWatch) -> Result<bool, Orches
             );
             false
         }
-        Verdict::StillDoubted => false,
+        Verdict::StillAhead => false,
     })
 }
 
@@ -128,7 +128,7 @@ async fn remove_old(core: &Arc<Core>, oldest_kept: i64) -> Result<u64, Orchestra
 }
 
 /// Removes finished jobs, oldest first, while folders and database together exceed the limit.
-async fn remove_what_is_too_much(core: &Arc<Core>, mut folders: u64) -> Result<(), OrchestratorError> {
+async fn remove_excess(core: &Arc<Core>, mut folders: u64) -> Result<(), OrchestratorError> {
     let most = core.settings().retention_bytes;
     let mut pages = Pages::of(core);
     while folders.saturating_add(core.store.used_bytes().await?) > most {
@@ -160,7 +160,7 @@ async fn folder_bytes(core: &Arc<Core>, jobs: Vec<JobId>) -> Vec<u64> {
 async fn may_go(core: &Core, found: Removable) -> bool {
     let is_still_draft = async {
         let view = core.store.job(found.job).await;
-        view.is_ok_and(|view| view.state == JobState::Draft && !forms::is_receiving(&view))
+        view.is_ok_and(|view| view.state == JobState::Draft && !form_upload::is_receiving(&view))
     };
     (!found.is_draft || is_still_draft.await) && !core.live.contains(found.job)
 }

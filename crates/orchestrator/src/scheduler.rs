@@ -39,8 +39,8 @@ async fn pick(core: &Arc<Core>) -> Result<(), OrchestratorError> {
         return Ok(());
     }
     // Jobs that wait for a retry are in the queue; read more, so that they do not hide the others.
-    let waiting = core.setbacks.count();
-    let ready = |job: &JobId| core.setbacks.may_try(*job);
+    let waiting = core.retry_backoff.count();
+    let ready = |job: &JobId| core.retry_backoff.may_try(*job);
     let bounded = core.keys.with_running_limit(&core.settings().ceilings);
     if !bounded.is_empty() {
         return pick_one_by_one(core, room, &bounded).await;
@@ -67,8 +67,8 @@ async fn pick_one_by_one(
                 full.push(key.clone());
             }
         }
-        let queued = core.store.next_queued(1 + core.setbacks.count(), full).await?;
-        let ready = |job: &JobId| core.setbacks.may_try(*job);
+        let queued = core.store.next_queued(1 + core.retry_backoff.count(), full).await?;
+        let ready = |job: &JobId| core.retry_backoff.may_try(*job);
         let Some(job) = queued.into_iter().find(ready) else { return Ok(()) };
         start_driver(core, job).await?;
     }

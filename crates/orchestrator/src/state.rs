@@ -36,7 +36,7 @@ pub enum JobState {
     Complete,
     /// Ended without success; the code says why.
     Failed,
-    /// Ended by wish.
+    /// Ended by control_request.
     Cancelled,
 }
 
@@ -72,13 +72,13 @@ pub enum Outcome {
     Complete,
     /// Something failed.
     Failed,
-    /// Somebody wished it.
+    /// A user cancelled the job.
     Cancelled,
 }
 
 /// Input of the state machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Happening {
+pub enum Transition {
     /// All files of the draft have arrived.
     Submitted,
     /// The scheduler picked the job.
@@ -100,10 +100,10 @@ pub enum Happening {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a job that is {from:?} cannot take {happening:?}")]
-pub struct IllegalChange {
+#[error("a job that is {from:?} cannot take {transition:?}")]
+pub struct IllegalTransition {
     pub from: JobState,
-    pub happening: Happening,
+    pub transition: Transition,
 }
 
 impl JobState {
@@ -113,10 +113,10 @@ impl JobState {
     }
 
     /// The state after the transition, or an error if the transition is illegal.
-    pub fn after(self, happening: Happening) -> Result<Self, IllegalChange> {
-        use Happening as H;
+    pub fn after(self, transition: Transition) -> Result<Self, IllegalTransition> {
         use JobState as S;
-        Ok(match (self, happening) {
+        use Transition as H;
+        Ok(match (self, transition) {
             (S::Draft, H::Submitted) | (S::Paused | S::Starting, H::Requeued) => S::Queued,
             (S::Queued, H::Picked) => S::Starting,
             (S::Starting, H::SandboxReady) | (S::Paused, H::Resumed) => S::Running,
@@ -125,12 +125,14 @@ impl JobState {
             (S::Starting | S::Running | S::Paused, H::WorkOver) => S::Collecting,
             (from, H::Ended(outcome)) if !from.is_over() => match outcome {
                 // Success requires that the workspace was collected.
-                Outcome::Complete if from != S::Collecting => return Err(IllegalChange { from, happening }),
+                Outcome::Complete if from != S::Collecting => {
+                    return Err(IllegalTransition { from, transition });
+                }
                 Outcome::Complete => S::Complete,
                 Outcome::Failed => S::Failed,
                 Outcome::Cancelled => S::Cancelled,
             },
-            (from, happening) => return Err(IllegalChange { from, happening }),
+            (from, transition) => return Err(IllegalTransition { from, transition }),
         })
     }
 }
@@ -141,28 +143,28 @@ mod tests {
 
     use super::*;
 
-    fn happenings() -> impl Strategy<Value = Happening> {
+    fn transitions() -> impl Strategy<Value = Transition> {
         prop_oneof![
-            Just(Happening::Submitted),
-            Just(Happening::Picked),
-            Just(Happening::SandboxReady),
-            Just(Happening::SandboxLost),
-            Just(Happening::Paused),
-            Just(Happening::Resumed),
-            Just(Happening::Requeued),
-            Just(Happening::WorkOver),
-            Just(Happening::Ended(Outcome::Complete)),
-            Just(Happening::Ended(Outcome::Failed)),
-            Just(Happening::Ended(Outcome::Cancelled)),
+            Just(Transition::Submitted),
+            Just(Transition::Picked),
+            Just(Transition::SandboxReady),
+            Just(Transition::SandboxLost),
+            Just(Transition::Paused),
+            Just(Transition::Resumed),
+            Just(Transition::Requeued),
+            Just(Transition::WorkOver),
+            Just(Transition::Ended(Outcome::Complete)),
+            Just(Transition::Ended(Outcome::Failed)),
+            Just(Transition::Ended(Outcome::Cancelled)),
         ]
     }
 
     proptest! {
         #[test]
-        fn nothing_happens_to_a_job_that_is_over(list in prop::collection::vec(happenings(), 0..60)) {
+        fn finished_job_accepts_no_transition(list in prop::collection::vec(transitions(), 0..60)) {
             let mut state = JobState::Draft;
-            for happening in list {
-                match state.after(happening) {
+            for transition in list {
+                match state.after(transition) {
                     Ok(next) => {
                         prop_assert!(!state.is_over());
                         state = next;
@@ -173,24 +175,24 @@ mod tests {
         }
 
         #[test]
-        fn every_unfinished_job_can_be_cancelled_and_fail(list in prop::collection::vec(happenings(), 0..60)) {
+        fn every_unfinished_job_can_be_cancelled_and_fail(list in prop::collection::vec(transitions(), 0..60)) {
             let mut state = JobState::Draft;
-            for happening in list {
-                if let Ok(next) = state.after(happening) {
+            for transition in list {
+                if let Ok(next) = state.after(transition) {
                     state = next;
                 }
                 if !state.is_over() {
-                    prop_assert_eq!(state.after(Happening::Ended(Outcome::Cancelled)), Ok(JobState::Cancelled));
-                    prop_assert_eq!(state.after(Happening::Ended(Outcome::Failed)), Ok(JobState::Failed));
+                    prop_assert_eq!(state.after(Transition::Ended(Outcome::Cancelled)), Ok(JobState::Cancelled));
+                    prop_assert_eq!(state.after(Transition::Ended(Outcome::Failed)), Ok(JobState::Failed));
                 }
             }
         }
 
         #[test]
-        fn a_job_is_complete_only_after_collecting(list in prop::collection::vec(happenings(), 0..60)) {
+        fn a_job_is_complete_only_after_collecting(list in prop::collection::vec(transitions(), 0..60)) {
             let mut state = JobState::Draft;
-            for happening in list {
-                if let Ok(next) = state.after(happening) {
+            for transition in list {
+                if let Ok(next) = state.after(transition) {
                     prop_assert!(next != JobState::Complete || state == JobState::Collecting);
                     state = next;
                 }
@@ -199,27 +201,27 @@ mod tests {
     }
 
     #[test]
-    fn only_a_job_without_work_in_its_sandbox_goes_back_to_the_queue() {
-        assert_eq!(JobState::Starting.after(Happening::Requeued), Ok(JobState::Queued));
+    fn only_starting_jobs_are_requeued() {
+        assert_eq!(JobState::Starting.after(Transition::Requeued), Ok(JobState::Queued));
         for state in [JobState::Running, JobState::Collecting, JobState::Complete] {
-            assert!(state.after(Happening::Requeued).is_err());
+            assert!(state.after(Transition::Requeued).is_err());
         }
     }
 
     #[test]
-    fn the_straight_way_leads_to_complete() {
-        let way = [
-            (Happening::Submitted, JobState::Queued),
-            (Happening::Picked, JobState::Starting),
-            (Happening::SandboxReady, JobState::Running),
-            (Happening::SandboxLost, JobState::Starting),
-            (Happening::SandboxReady, JobState::Running),
-            (Happening::WorkOver, JobState::Collecting),
-            (Happening::Ended(Outcome::Complete), JobState::Complete),
+    fn normal_lifecycle_ends_in_complete() {
+        let path = [
+            (Transition::Submitted, JobState::Queued),
+            (Transition::Picked, JobState::Starting),
+            (Transition::SandboxReady, JobState::Running),
+            (Transition::SandboxLost, JobState::Starting),
+            (Transition::SandboxReady, JobState::Running),
+            (Transition::WorkOver, JobState::Collecting),
+            (Transition::Ended(Outcome::Complete), JobState::Complete),
         ];
         let mut state = JobState::Draft;
-        for (happening, expected) in way {
-            state = state.after(happening).unwrap();
+        for (transition, expected) in path {
+            state = state.after(transition).unwrap();
             assert_eq!(state, expected);
         }
     }

@@ -16,9 +16,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
 use utoipa::ToSchema;
 
-use crate::answers::ExecRequest;
+use crate::api_types::ExecRequest;
 use crate::calls::{Begun, follow, interrupted, plain_end};
-use crate::deeds::GivenInput;
 use crate::driver::{Captured, EGRESS_PORT, OutputSink};
 use crate::error::OrchestratorError;
 use crate::event::CallEnd;
@@ -26,17 +25,18 @@ use crate::ids::JobId;
 use crate::last_use::InUse;
 use crate::live::LiveJob;
 use crate::orchestrator::Orchestrator;
+use crate::user_actions::StdinDigest;
 
 /// Options of a live process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Talk {
+pub struct ExecStreamOptions {
     /// Runs the process on a terminal of this size.
     pub terminal: Option<TerminalSize>,
     /// Leaves stdin open; on a terminal it always is.
     pub keep_stdin_open: bool,
     /// Blocks the process while its client does not read. If unset, the process never blocks, and output that exceeds
     /// the limit is dropped.
-    pub waits_for_reader: bool,
+    pub has_backpressure: bool,
 }
 
 /// Output and end of a live process.
@@ -67,7 +67,7 @@ pub struct LiveExec {
 pub struct LiveOutput {
     follower: CallFollower,
     /// An update that was received and not yet returned.
-    ahead: Option<ExecUpdate>,
+    pending: Option<ExecUpdate>,
     /// Receives the end once it is logged; `None` if another task follows the call for the log.
     end: Option<oneshot::Receiver<CallEnd>>,
     cover: Cover,
@@ -111,7 +111,7 @@ impl Cover {
 pub struct LiveInput {
     input: Option<CallInput>,
     /// Records what was written, for the log.
-    weighed: Option<GivenInput>,
+    stdin_digest: Option<StdinDigest>,
 }
 
 /// Signals and resizes a live process. The sandbox counts as in use until this is dropped.
@@ -196,37 +196,37 @@ impl Orchestrator {
         &self,
         id: JobId,
         request: ExecRequest,
-        talk: Talk,
+        options: ExecStreamOptions,
     ) -> Result<LiveExec, OrchestratorError> {
         let begun = self.begin_call(id, &request).await?;
-        self.open_begun(begun, &request, talk).await
+        self.follow_started_call(begun, &request, options).await
     }
 
     /// Starts a call whose start is logged, and follows it.
-    pub(crate) async fn open_begun(
+    pub(crate) async fn follow_started_call(
         &self,
         Begun { live, client, call, mut exec }: Begun,
         request: &ExecRequest,
-        talk: Talk,
+        options: ExecStreamOptions,
     ) -> Result<LiveExec, OrchestratorError> {
-        exec.terminal = talk.terminal;
-        exec.keep_stdin_open = talk.keep_stdin_open || talk.terminal.is_some();
-        if let Some(name) = talk.terminal.and(exec.environment.get_mut("TERM")) {
+        exec.terminal = options.terminal;
+        exec.keep_stdin_open = options.keep_stdin_open || options.terminal.is_some();
+        if let Some(name) = options.terminal.and(exec.environment.get_mut("TERM")) {
             "xterm-256color".clone_into(name);
         }
         let wants_input = exec.keep_stdin_open;
         let key = exec.key.clone();
-        let way = if talk.waits_for_reader { Follow::Paced } else { Follow::Live };
-        let mut follower = client.exec(exec, way).await?;
+        let follow_mode = if options.has_backpressure { Follow::Paced } else { Follow::Live };
+        let mut follower = client.exec(exec, follow_mode).await?;
         // Once the guest has reported on the call, other links can follow it.
-        let ahead = Some(follower.next().await?);
+        let pending = Some(follower.next().await?);
         let (sender, end) = oneshot::channel();
         let (logged, recorder, log_key) = (client.clone(), Arc::clone(&live.recorder), key.clone());
         let (call_ref, timeout_s) = (call.clone(), request.timeout_s.unwrap_or_default());
         let shutdown = self.core.shutdown.clone();
-        let (given, actor) = (GivenInput::default(), self.actor().cloned());
+        let (given, actor) = (StdinDigest::default(), self.actor().cloned());
         // On a terminal, the input is part of the output.
-        let weighed = talk.terminal.is_none().then(|| given.clone());
+        let stdin_digest = options.terminal.is_none().then(|| given.clone());
         self.core.tasks.spawn(async move {
             let mut sink = OutputSink::new(Arc::clone(&recorder), call_ref.clone(), None, Captured::new(0));
             let followed = async {
@@ -238,7 +238,7 @@ impl Orchestrator {
                 // The process keeps running, and the next server process logs its end.
                 () = shutdown.cancelled() => return,
             };
-            Self::note_input(&recorder, &call_ref, &given, actor.as_ref()).await;
+            Self::log_stdin(&recorder, &call_ref, &given, actor.as_ref()).await;
             let ended = ended.with_note(recorder.refusals_of(&call_ref).await);
             let _ = sink.finish(ended.clone()).await;
             let _ = sender.send(ended);
@@ -248,17 +248,17 @@ impl Orchestrator {
             call: call.id,
             key,
             client,
-            has_terminal: talk.terminal.is_some(),
+            has_terminal: options.terminal.is_some(),
             _in_use: live.used.begin(),
         };
         Ok(LiveExec {
             output: LiveOutput {
                 follower,
-                ahead,
+                pending,
                 end: Some(end),
                 cover: Cover::new(live.recorder.redactor()),
             },
-            input: LiveInput { input, weighed },
+            input: LiveInput { input, stdin_digest },
             control,
         })
     }
@@ -309,7 +309,7 @@ impl Orchestrator {
 
 impl LiveExec {
     /// Reattaches to a process that runs or has ended, starting at chunk `from_sequence`.
-    pub(crate) async fn return_to(
+    pub(crate) async fn reattach(
         client: GuestClient,
         key: CallKey,
         from_sequence: u64,
@@ -325,8 +325,8 @@ impl LiveExec {
             _in_use: live.used.begin(),
         };
         let output =
-            LiveOutput { follower, ahead: None, end: None, cover: Cover::new(live.recorder.redactor()) };
-        Ok(Self { output, input: LiveInput { input: Some(input), weighed: None }, control })
+            LiveOutput { follower, pending: None, end: None, cover: Cover::new(live.recorder.redactor()) };
+        Ok(Self { output, input: LiveInput { input: Some(input), stdin_digest: None }, control })
     }
 }
 
@@ -337,7 +337,7 @@ impl LiveOutput {
     /// The link to the sandbox is broken.
     pub async fn next(&mut self) -> Result<LiveUpdate, OrchestratorError> {
         loop {
-            let update = match self.ahead.take() {
+            let update = match self.pending.take() {
                 Some(update) => update,
                 None => self.follower.next().await?,
             };
@@ -353,7 +353,7 @@ impl LiveOutput {
                     let plain = plain_end(&outcome);
                     // Kept until the end is returned, because the caller may cancel while waiting for the log, and
                     // call again.
-                    self.ahead = Some(ExecUpdate::Event(ExecEvent::Ended(outcome)));
+                    self.pending = Some(ExecUpdate::Event(ExecEvent::Ended(outcome)));
                     if let Some(rest) = self.cover.rest() {
                         return Ok(rest);
                     }
@@ -361,7 +361,7 @@ impl LiveOutput {
                         Some(end) => end.await.unwrap_or_else(|_| interrupted("the server is shutting down")),
                         None => plain,
                     };
-                    (self.ahead, self.end) = (None, None);
+                    (self.pending, self.end) = (None, None);
                     return Ok(LiveUpdate::Ended(end));
                 }
                 ExecUpdate::Event(ExecEvent::Started { .. } | ExecEvent::Progress { .. }) => {}
@@ -378,7 +378,7 @@ impl LiveInput {
     pub async fn write(&mut self, bytes: &[u8]) -> Result<(), OrchestratorError> {
         match &mut self.input {
             Some(input) => {
-                self.weighed.iter().for_each(|weighed| weighed.add(bytes));
+                self.stdin_digest.iter().for_each(|stdin_digest| stdin_digest.add(bytes));
                 Ok(input.write(bytes).await?)
             }
             None => Ok(()),

@@ -42,7 +42,7 @@ impl Told {
         match entry.header().entry_type() {
             EntryType::GNULongName => self.name = Some(text(read(entry)?)),
             EntryType::GNULongLink => self.target = Some(text(read(entry)?)),
-            EntryType::XHeader => self.hear_records(&read(entry)?)?,
+            EntryType::XHeader => self.read_pax_records(&read(entry)?)?,
             // A global header applies to the whole archive and contains nothing that is needed.
             EntryType::XGlobalHeader => drop(read(entry)?),
             _ => return Ok(false),
@@ -50,7 +50,7 @@ impl Told {
         Ok(true)
     }
 
-    fn hear_records(&mut self, header: &[u8]) -> Result<(), ExtensionError> {
+    fn read_pax_records(&mut self, header: &[u8]) -> Result<(), ExtensionError> {
         for record in PaxExtensions::new(header) {
             let record = record.map_err(ExtensionError::Unreadable)?;
             match record.key_bytes() {

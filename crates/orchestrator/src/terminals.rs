@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 use protocol::{CallKey, CallStatus, TerminalSize};
 use serde_json::json;
 
-use crate::answers::ExecRequest;
-use crate::deeds::{DeedKind, PersonDeed};
+use crate::api_types::ExecRequest;
 use crate::error::OrchestratorError;
 use crate::ids::JobId;
 use crate::orchestrator::Orchestrator;
 use crate::request::InvalidField;
-use crate::streams::{LiveExec, Talk};
+use crate::streams::{ExecStreamOptions, LiveExec};
+use crate::user_actions::{UserAction, UserActionKind};
 
 /// Uses bash if the image has it.
 const SHELL: &str = "if command -v bash > /dev/null; then exec bash -l; else exec sh; fi";
@@ -31,9 +31,10 @@ impl Orchestrator {
             ..ExecRequest::default()
         };
         let program = protocol::Program::Arguments(argv);
-        let begun = self.begin_program(id, &request, program, ("terminal", json!({}))).await?;
-        let talk = Talk { terminal: Some(size), keep_stdin_open: true, waits_for_reader: false };
-        self.open_begun(begun, &request, talk).await
+        let begun = self.log_call_start(id, &request, program, ("terminal", json!({}))).await?;
+        let options =
+            ExecStreamOptions { terminal: Some(size), keep_stdin_open: true, has_backpressure: false };
+        self.follow_started_call(begun, &request, options).await
     }
 
     /// Reattaches to a shell, starting with its most recent output.
@@ -60,9 +61,9 @@ impl Orchestrator {
             CallStatus::Ended(outcome) => outcome.next_sequence,
             CallStatus::Unknown | CallStatus::Answered | CallStatus::File(_) => return Err(unknown().into()),
         };
-        self.note_deed(id, PersonDeed::to_named(DeedKind::TerminalJoined, session)).await?;
+        self.log_user_action(id, UserAction::on_named(UserActionKind::TerminalJoined, session)).await?;
         // Fails if the shell has ended, and then the size does not matter.
         let _ = client.resize(key.clone(), size).await;
-        LiveExec::return_to(client, key, printed.saturating_sub(SHOWN_AGAIN), &live).await
+        LiveExec::reattach(client, key, printed.saturating_sub(SHOWN_AGAIN), &live).await
     }
 }

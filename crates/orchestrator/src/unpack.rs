@@ -10,12 +10,12 @@ use protocol::FileErrorCode;
 use tar::EntryType;
 use zip::ZipArchive;
 
-use crate::archive_end;
 use crate::error::OrchestratorError;
 use crate::files::file_error;
 use crate::request::workspace_path;
 use crate::tar_extension::{ExtensionError, Told};
-use crate::upload_room::{MAX_FILES, Room, too_large};
+use crate::upload_limits::{MAX_FILES, Room, too_large};
+use crate::zip_entry_count;
 
 /// Maximum overhead of headers and padding in a tar, for each file that is allowed.
 const OVERHEAD_BYTES: u64 = 4096;
@@ -125,8 +125,8 @@ fn place(name: &str) -> Result<Option<String>, OrchestratorError> {
 }
 
 fn unpack_zip(mut file: File, target: &Path, budget: &mut Budget) -> Result<(), OrchestratorError> {
-    let claimed =
-        archive_end::most_entries(&mut file).map_err(OrchestratorError::io("reading an uploaded archive"))?;
+    let claimed = zip_entry_count::most_entries(&mut file)
+        .map_err(OrchestratorError::io("reading an uploaded archive"))?;
     if claimed > budget.entries {
         return Err(too_many());
     }
@@ -155,12 +155,12 @@ fn unpack_zip(mut file: File, target: &Path, budget: &mut Budget) -> Result<(), 
 }
 
 /// Limits the output of a decompressor. Skipped entries count too, because they must be decompressed as well.
-struct Capped<R> {
+struct LimitedReader<R> {
     inner: R,
     left: u64,
 }
 
-impl<R: Read> Read for Capped<R> {
+impl<R: Read> Read for LimitedReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if self.left == 0 {
             return Err(io::ErrorKind::FileTooLarge.into());
@@ -176,7 +176,7 @@ impl<R: Read> Read for Capped<R> {
 fn unpack_tar(reader: impl Read, target: &Path, budget: &mut Budget) -> Result<(), OrchestratorError> {
     let whole = budget.whole;
     let left = whole.saturating_add(MAX_FILES * OVERHEAD_BYTES);
-    let mut archive = tar::Archive::new(Capped { inner: reader, left });
+    let mut archive = tar::Archive::new(LimitedReader { inner: reader, left });
     let mut next = Told::default();
     for entry in archive.entries().map_err(broken)?.raw(true) {
         budget.take_entry()?;
@@ -215,7 +215,7 @@ mod tests {
     use std::io::Write;
 
     use super::*;
-    use crate::upload_room::{MAX_DEPTH, Used};
+    use crate::upload_limits::{MAX_DEPTH, Used};
 
     fn zip_with(name: &str, content: &[u8]) -> Vec<u8> {
         let mut writer = zip::ZipWriter::new(io::Cursor::new(Vec::new()));
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_zip_that_says_itself_that_it_is_too_large_is_not_begun() {
+    fn zip_that_declares_itself_too_large_is_not_unpacked() {
         let mut writer = zip::ZipWriter::new(io::Cursor::new(Vec::new()));
         for (name, content) in [("small", vec![1]), ("zeros", vec![0; 1 << 20])] {
             writer.start_file(name, zip::write::SimpleFileOptions::default()).unwrap();
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn one_entry_makes_no_thousands_of_directories() {
+    fn deeply_nested_entry_is_refused() {
         let deep = |names: usize| tar_of_empty_files(&[["d"].repeat(names - 1).join("/") + "/file"]);
         let error = unpack_bytes(&deep(2000), ArchiveKind::Tar, 1000).unwrap_err();
         assert_eq!(error.code(), "file_too_large", "{error}");
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_and_empty_files_take_room_and_what_is_there_already_does_not() {
+    fn new_directories_and_empty_files_count_and_existing_ones_do_not() {
         let folder = tempfile::tempdir().unwrap();
         let (archive, target) = (folder.path().join("archive"), folder.path().join("upload"));
         fs::write(&archive, tar_of_empty_files(&["a/b/one".into(), "a/b/two".into()])).unwrap();
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_lead_out_are_refused_by_name() {
+    fn paths_outside_the_workspace_are_refused() {
         for name in ["../evil", "a/../../evil", "/etc/passwd"] {
             let error = unpack_bytes(&zip_with(name, b"x"), ArchiveKind::Zip, 100).unwrap_err();
             assert!(error.to_string().contains(name), "{error}");
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn long_names_of_both_kinds_are_understood() {
+    fn gnu_and_pax_long_names_are_supported() {
         let long = format!("{}/file", "d".repeat(150));
         let mut builder = tar::Builder::new(Vec::new());
         let mut header = tar::Header::new_gnu();
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_name_leads_out_no_more_than_a_short_one() {
+    fn pax_path_outside_the_workspace_is_refused() {
         let mut builder = tar::Builder::new(Vec::new());
         builder.append_pax_extensions([("path", &b"../evil"[..])]).unwrap();
         let mut header = tar::Header::new_ustar();
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn more_entries_than_may_be_are_refused() {
+    fn too_many_entries_are_refused() {
         let header = tar_with_header(EntryType::Directory, 0);
         let mut entry = header;
         entry[..1].copy_from_slice(b".");
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_only_skipped_counts_too() {
+    fn skipped_entries_count_towards_the_size_limit() {
         let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         // A directory entry with content, which unpacking skips.
         let mut header = tar::Header::new_gnu();
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_is_no_archive() {
+    fn invalid_archive_is_refused() {
         for kind in [ArchiveKind::Zip, ArchiveKind::TarGz] {
             assert!(unpack_bytes(b"garbage garbage garbage", kind, 1000).is_err());
         }

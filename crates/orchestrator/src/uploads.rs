@@ -18,38 +18,38 @@ use tokio::sync::{Mutex, MutexGuard};
 use uuid::Uuid;
 
 use crate::access::Submitter;
-use crate::answers::{Accepted, Repeated};
-use crate::deeds::{DeedKind, PersonDeed, Weighed};
+use crate::api_types::{Accepted, Repeated};
 use crate::error::OrchestratorError;
 use crate::event::{EventBody, Fence, NewEvent};
 use crate::files::file_error;
-use crate::forms;
+use crate::form_upload;
 use crate::ids::JobId;
 use crate::orchestrator::Orchestrator;
+use crate::request::egress::within;
 use crate::request::{JobSpec, workspace_path};
-use crate::request_egress::within;
-use crate::state::{Happening, JobState};
+use crate::state::{JobState, Transition};
 use crate::store::{Created, NewRecord};
 use crate::unpack::{ArchiveKind, unpack};
-use crate::upload_room::{Room, Used, create, place_error, too_large};
+use crate::upload_limits::{Room, Used, create, path_error, too_large};
+use crate::user_actions::{ContentDigest, UserAction, UserActionKind};
 use crate::view::JobView;
 
 const UPLOAD_LOCKS: usize = 64;
 /// Maximum number of drafts whose usage is cached; beyond that the cache is cleared and drafts are counted again.
-const MOST_COUNTED: usize = 1024;
+const MAX_CACHED_DRAFTS: usize = 1024;
 
 /// A lock for each draft, chosen by hash, so that drafts may share one; and the cached usage of drafts.
 pub(crate) struct UploadLocks {
     locks: Vec<Mutex<()>>,
     /// An entry is removed while its draft changes, and put back on success, so that the draft is counted again after
     /// a failure.
-    counted: std::sync::Mutex<HashMap<JobId, Used>>,
+    usage_cache: std::sync::Mutex<HashMap<JobId, Used>>,
 }
 
 impl Default for UploadLocks {
     fn default() -> Self {
         let locks = (0..UPLOAD_LOCKS).map(|_| Mutex::new(())).collect();
-        Self { locks, counted: std::sync::Mutex::default() }
+        Self { locks, usage_cache: std::sync::Mutex::default() }
     }
 }
 
@@ -61,16 +61,16 @@ impl UploadLocks {
         self.locks[index].lock().await
     }
 
-    fn counted(&self) -> std::sync::MutexGuard<'_, HashMap<JobId, Used>> {
-        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
+    fn usage_cache(&self) -> std::sync::MutexGuard<'_, HashMap<JobId, Used>> {
+        self.usage_cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn note(&self, id: JobId, used: Used) {
-        let mut counted = self.counted();
-        if counted.len() >= MOST_COUNTED {
-            counted.clear();
+        let mut usage_cache = self.usage_cache();
+        if usage_cache.len() >= MAX_CACHED_DRAFTS {
+            usage_cache.clear();
         }
-        counted.insert(id, used);
+        usage_cache.insert(id, used);
     }
 }
 
@@ -86,7 +86,7 @@ impl Orchestrator {
         mode: Option<u32>,
         body: impl Stream<Item = io::Result<Bytes>> + Send + Unpin,
     ) -> Result<u64, OrchestratorError> {
-        let most = self.most_bytes(id).await?;
+        let most = self.max_upload_bytes(id).await?;
         let relative =
             workspace_path(path).map_err(|problem| file_error(FileErrorCode::OutsideWorkspace, problem))?;
         let uploads = self.core.folder.upload(id);
@@ -95,16 +95,16 @@ impl Orchestrator {
         let incoming = Incoming::receive(&self.core.folder.job(id), mode, most, body).await?;
         // Other requests may have added files or started the job in the meantime.
         let _alone = self.core.uploads.of(id).await;
-        let (mut room, used) = self.take_room(id).await?;
+        let (mut room, used) = self.count_memory(id).await?;
         let replaced = size();
-        if incoming.weighed.bytes() > room.bytes.saturating_add(replaced) {
+        if incoming.content.bytes() > room.bytes.saturating_add(replaced) {
             return Err(too_large(room.bytes));
         }
         let entries_before = room.entries;
-        let target = room.make_place(&uploads, &relative)?;
-        let put = PersonDeed::to_file(DeedKind::FilePut, &relative).of_bytes(&incoming.weighed);
-        let keep = async { incoming.keep(&target).map_err(|error| place_error(&relative, error)) };
-        let kept = self.witness(id, put, keep).await?;
+        let target = room.prepare_file(&uploads, &relative)?;
+        let put = UserAction::to_file(UserActionKind::FilePut, &relative).with_content(&incoming.content);
+        let keep = async { incoming.keep(&target).map_err(|error| path_error(&relative, error)) };
+        let kept = self.audited(id, put, keep).await?;
         let bytes = used.bytes.saturating_add(kept).saturating_sub(replaced);
         let entries = used.entries + (entries_before - room.entries);
         self.core.uploads.note(id, Used { bytes, entries });
@@ -117,9 +117,9 @@ impl Orchestrator {
         let relative =
             workspace_path(path).map_err(|problem| file_error(FileErrorCode::OutsideWorkspace, problem))?;
         let _alone = self.core.uploads.of(id).await;
-        let (mut room, _) = self.take_room(id).await?;
+        let (mut room, _) = self.count_memory(id).await?;
         let make = async { room.make_directory(&self.core.folder.upload(id), &relative) };
-        self.witness(id, PersonDeed::to_file(DeedKind::DirectoryMade, &relative), make).await
+        self.audited(id, UserAction::to_file(UserActionKind::DirectoryMade, &relative), make).await
     }
 
     /// Unpacks an archive into a draft.
@@ -132,11 +132,11 @@ impl Orchestrator {
         kind: ArchiveKind,
         body: impl Stream<Item = io::Result<Bytes>> + Send + Unpin,
     ) -> Result<(), OrchestratorError> {
-        let most = self.most_bytes(id).await?;
+        let most = self.max_upload_bytes(id).await?;
         let incoming = Incoming::receive(&self.core.folder.job(id), None, most, body).await?;
         let target = self.core.folder.upload(id);
         let _alone = self.core.uploads.of(id).await;
-        let (room, _) = self.take_room(id).await?;
+        let (room, _) = self.count_memory(id).await?;
         let unpacking = tokio::task::spawn_blocking(move || unpack(&incoming.path, kind, &target, room));
         unpacking
             .await
@@ -167,14 +167,14 @@ impl Orchestrator {
         // Under the lock, because the files of a started job are being read.
         let _alone = self.core.uploads.of(id).await;
         self.draft(id).await?;
-        self.core.uploads.counted().remove(&id);
+        self.core.uploads.usage_cache().remove(&id);
         let target = self.core.folder.upload(id).join(&relative);
         let remove = async {
             let removed =
                 if target.is_dir() { fs::remove_dir_all(&target) } else { fs::remove_file(&target) };
-            removed.map_err(|error| place_error(&relative, error))
+            removed.map_err(|error| path_error(&relative, error))
         };
-        self.witness(id, PersonDeed::to_file(DeedKind::FileDeleted, &relative), remove).await
+        self.audited(id, UserAction::to_file(UserActionKind::FileDeleted, &relative), remove).await
     }
 
     /// Starts a draft.
@@ -185,7 +185,7 @@ impl Orchestrator {
         // With the lock, no file is half-written, and none is added or removed once the job has started.
         let _alone = self.core.uploads.of(id).await;
         let view = self.draft(id).await?;
-        if forms::is_receiving(&view) {
+        if form_upload::is_receiving(&view) {
             return Err(OrchestratorError::WrongState {
                 job: id,
                 state: view.state,
@@ -209,12 +209,12 @@ impl Orchestrator {
         let mut _turn = None;
         if state == JobState::Queued {
             _turn = self.check_allowance(spec.submitter.as_ref()).await?;
-            let state = view.state.after(Happening::Submitted)?;
+            let state = view.state.after(Transition::Submitted)?;
             events.push(EventBody::StateChanged { state, code: None, reason: None });
         } else {
             events.push(EventBody::StateChanged { state, code, reason });
         }
-        let events = events.into_iter().map(|body| NewEvent::from(body).done_by(self.actor())).collect();
+        let events = events.into_iter().map(|body| NewEvent::from(body).with_actor(self.actor())).collect();
         self.core.store.append(id, Fence::Anybody, events).await?;
         self.core.queue_changed.notify_one();
         self.core.store.job(id).await
@@ -233,7 +233,8 @@ impl Orchestrator {
         self.check_model(spec.agent.model.as_deref())?;
         // The operator's current rules apply, not those of the original job.
         self.check_policy(&spec)?;
-        spec.outward.allowance = within(spec.outward.allowance, self.core.settings().defaults.allowance);
+        spec.egress_settings.allowance =
+            within(spec.egress_settings.allowance, self.core.settings().defaults.allowance);
         self.bound(&mut spec, submitter.as_ref())?;
         let _turn = self.check_allowance(submitter.as_ref()).await?;
         spec.submitter = submitter;
@@ -295,17 +296,17 @@ impl Orchestrator {
 
     /// The most that may be received for a draft, according to the cached usage. Checked exactly once the data has
     /// arrived.
-    async fn most_bytes(&self, id: JobId) -> Result<u64, OrchestratorError> {
+    async fn max_upload_bytes(&self, id: JobId) -> Result<u64, OrchestratorError> {
         let disk_bytes = self.disk_bytes(id).await?;
-        let used = self.core.uploads.counted().get(&id).copied().unwrap_or_default();
+        let used = self.core.uploads.usage_cache().get(&id).copied().unwrap_or_default();
         Ok(Room::beside(used, disk_bytes).bytes)
     }
 
     /// What may still be added to a draft, for a caller that holds its lock and changes it. Counts the files only if
     /// the usage is not cached: counting for each added file would take quadratic time.
-    async fn take_room(&self, id: JobId) -> Result<(Room, Used), OrchestratorError> {
+    async fn count_memory(&self, id: JobId) -> Result<(Room, Used), OrchestratorError> {
         let disk_bytes = self.disk_bytes(id).await?;
-        let known = self.core.uploads.counted().remove(&id);
+        let known = self.core.uploads.usage_cache().remove(&id);
         let used = match known {
             Some(used) => used,
             None => {
@@ -323,7 +324,7 @@ impl Orchestrator {
 /// A file that is being received. Removed on drop unless [`Incoming::keep`] was called.
 struct Incoming {
     path: PathBuf,
-    weighed: Weighed,
+    content: ContentDigest,
 }
 
 impl Incoming {
@@ -334,14 +335,14 @@ impl Incoming {
         mut body: impl Stream<Item = io::Result<Bytes>> + Send + Unpin,
     ) -> Result<Self, OrchestratorError> {
         let path = folder.join(format!("incoming-{}", Uuid::now_v7()));
-        let mut incoming = Self { path, weighed: Weighed::default() };
+        let mut incoming = Self { path, content: ContentDigest::default() };
         let mut file = fs::create_dir_all(folder)
             .and_then(|()| create(&incoming.path, mode.unwrap_or(0o644)))
             .map_err(OrchestratorError::io("making a file for an upload"))?;
         while let Some(bytes) = body.next().await {
             let bytes = bytes.map_err(OrchestratorError::io("reading the body of the request"))?;
-            incoming.weighed.add(&bytes);
-            if incoming.weighed.bytes() > budget {
+            incoming.content.add(&bytes);
+            if incoming.content.bytes() > budget {
                 return Err(too_large(budget));
             }
             file.write_all(&bytes).map_err(OrchestratorError::io("writing an upload"))?;
@@ -352,7 +353,7 @@ impl Incoming {
     /// Moves the file to `target` and returns its size.
     fn keep(self, target: &Path) -> io::Result<u64> {
         fs::rename(&self.path, target)?;
-        Ok(self.weighed.bytes())
+        Ok(self.content.bytes())
     }
 }
 

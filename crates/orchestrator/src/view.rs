@@ -8,10 +8,10 @@ use utoipa::ToSchema;
 
 use crate::access::Submitter;
 use crate::agent_view::AgentView;
-use crate::answers::JobKind;
-use crate::event::{Artifact, CallEnd, CallStatus, Event, EventBody, Wish};
+use crate::api_types::JobKind;
+use crate::egress::EgressView;
+use crate::event::{Artifact, CallEnd, CallStatus, ControlRequest, Event, EventBody};
 use crate::ids::JobId;
-use crate::outward::EgressView;
 use crate::request::{JobSpec, Work};
 use crate::state::{JobState, Outcome};
 
@@ -44,7 +44,7 @@ pub struct JobView {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<StepView>,
     /// The pending control request.
-    pub wish: Option<Wish>,
+    pub control_request: Option<ControlRequest>,
     /// Unix time in milliseconds.
     pub created_ms: i64,
     /// When the job first got a sandbox.
@@ -65,7 +65,7 @@ pub struct JobView {
     pub paused_since_ms: Option<i64>,
     /// Whether a user has asked the job to resume.
     #[serde(default)]
-    pub is_resume_wished: bool,
+    pub is_resume_requested: bool,
     /// The agent of a task job.
     #[serde(default)]
     pub agent: Option<Box<AgentView>>,
@@ -159,7 +159,7 @@ impl JobView {
             step_count: steps.len(),
             steps_succeeded: 0,
             steps,
-            wish: None,
+            control_request: None,
             created_ms,
             started_ms: None,
             ended_ms: None,
@@ -169,7 +169,7 @@ impl JobView {
             artifact: None,
             paused_ms: 0,
             paused_since_ms: None,
-            is_resume_wished: false,
+            is_resume_requested: false,
             agent: matches!(spec.work, Work::Task(_)).then(|| Box::new(AgentView::new(spec.agent.budget))),
             egress: EgressView::default(),
         }
@@ -206,20 +206,21 @@ impl JobView {
                 if state.is_over() {
                     self.ended_ms = Some(event.time_ms);
                 }
-                self.count_pause(event.time_ms);
+                self.track_waiting_time(event.time_ms);
             }
-            EventBody::Wished { wish: Wish::Resume } => {
-                self.is_resume_wished = true;
-                self.wish = self.wish.filter(|wish| *wish == Wish::Cancel);
+            EventBody::ControlRequested { request: ControlRequest::Resume } => {
+                self.is_resume_requested = true;
+                self.control_request =
+                    self.control_request.filter(|control_request| *control_request == ControlRequest::Cancel);
             }
-            EventBody::Wished { wish } => {
-                self.is_resume_wished = false;
+            EventBody::ControlRequested { request } => {
+                self.is_resume_requested = false;
                 // A job that is being cancelled is not paused.
-                if self.wish != Some(Wish::Cancel) {
-                    self.wish = Some(*wish);
+                if self.control_request != Some(ControlRequest::Cancel) {
+                    self.control_request = Some(*request);
                 }
             }
-            EventBody::Extended { idle_ms } => self.idle_ms = Some(*idle_ms),
+            EventBody::IdleTimeoutChanged { idle_ms } => self.idle_ms = Some(*idle_ms),
             EventBody::SandboxRequested { sandbox } => self.sandbox = Some(*sandbox),
             EventBody::SandboxLost { steps_kept, .. } => return self.undo_steps(*steps_kept),
             EventBody::Checkpoint { steps, .. } => self.checkpoint_steps = Some(*steps),
@@ -231,11 +232,11 @@ impl JobView {
             }
             EventBody::TurnStarted(_)
             | EventBody::ModelAnswered(_)
-            | EventBody::AnswerLost(_)
-            | EventBody::SummaryMade(_)
+            | EventBody::ModelAnswerLost(_)
+            | EventBody::SummaryCreated(_)
             | EventBody::PlanChanged { .. }
-            | EventBody::RequestOpened(_)
-            | EventBody::RequestAnswered { .. }
+            | EventBody::InputRequested(_)
+            | EventBody::InputAnswered { .. }
             | EventBody::BudgetChanged { .. }
             | EventBody::AgentFinished(_)
             | EventBody::TakenOver { .. }
@@ -247,19 +248,19 @@ impl JobView {
             }
             EventBody::JobCreated { .. }
             | EventBody::SandboxReady { .. }
-            | EventBody::SandboxStopped { .. }
-            | EventBody::SandboxContinued { .. }
+            | EventBody::SandboxPaused { .. }
+            | EventBody::SandboxResumed { .. }
             | EventBody::CallOutput { .. }
             | EventBody::CallOutputDropped { .. }
             | EventBody::CallDisplay { .. }
             | EventBody::Egress(_)
-            | EventBody::NoteKept { .. }
+            | EventBody::NoteSaved { .. }
             | EventBody::MessageReceived { .. }
-            | EventBody::AgentTold(_)
+            | EventBody::AgentNotified(_)
             | EventBody::ContextChanged(_)
             | EventBody::FilesChanged(_)
-            | EventBody::PersonActed(_)
-            | EventBody::AuditStored(_)
+            | EventBody::UserAction(_)
+            | EventBody::AuditFileStored(_)
             | EventBody::PayloadDropped { .. }
             | EventBody::Note { .. } => return Changed::Nothing,
         }
@@ -283,7 +284,7 @@ impl JobView {
     }
 
     /// Adds up waiting time, which does not count against the job's deadline.
-    fn count_pause(&mut self, time_ms: i64) {
+    fn track_waiting_time(&mut self, time_ms: i64) {
         if let Some(since) = self.paused_since_ms.take() {
             self.paused_ms += time_ms.saturating_sub(since).max(0);
         }
@@ -292,14 +293,14 @@ impl JobView {
             JobState::Paused | JobState::Queued if self.started_ms.is_some() => {
                 self.paused_since_ms = Some(time_ms);
                 if self.state == JobState::Queued {
-                    self.is_resume_wished = false;
+                    self.is_resume_requested = false;
                 }
             }
             JobState::Paused => {}
-            _ => self.is_resume_wished = false,
+            _ => self.is_resume_requested = false,
         }
         if let Some(agent) = &mut self.agent {
-            agent.count_work(self.state, time_ms);
+            agent.track_working_time(self.state, time_ms);
         }
     }
 

@@ -5,7 +5,7 @@
 
 /// Folders that are skipped when a workspace is compared or searched, because tools create many files there that
 /// nobody reads.
-pub(crate) const UNLISTED: [&str; 8] =
+pub(crate) const SKIPPED_FOLDERS: [&str; 8] =
     [".caisson", ".git", "node_modules", "target", ".venv", "venv", "__pycache__", ".cache"];
 
 /// Returns a path relative to the workspace. Accepts `/workspace/...` and `/app/...`; rejects paths that leave the
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_below_the_workspace_are_understood_in_every_form() {
+    fn workspace_paths_are_accepted_in_every_form() {
         assert_eq!(workspace_path("/workspace/a/b").unwrap(), "a/b");
         assert_eq!(workspace_path("/app/./a//b").unwrap(), "a/b");
         assert_eq!(workspace_path("a").unwrap(), "a");

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listing_is_sorted_and_knows_directories_that_are_empty() {
+    fn zip_listing_is_sorted_and_includes_empty_directories() {
         let zip = zip_of(&["b", "a/", "a/two", "a/one", "a/in/three", "empty/", ".caisson/manifest.json"]);
         let listing = list_zip(zip.path(), String::new(), 1).unwrap();
         assert_eq!(paths(&listing), ["a", "b", "empty"]);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listing_that_grows_too_large_holds_the_first_names_and_says_so() {
+    fn truncated_zip_listing_keeps_the_first_names() {
         let zip = zip_of(&["e", "a", "d", "b", "c"]);
         let by_number = Room { entries: 3, bytes: 1000 };
         let listing = list(zip.path(), String::new(), 1, by_number).unwrap();

@@ -6,7 +6,7 @@ use crate::kernel::{KernelAction, KernelStatus};
 use crate::link::{IncomingStreams, Link, Side};
 use crate::message::{GuestStats, Hello, Reply, Request, Welcome};
 use crate::stream::{ByteStream, Incoming, MessageStream};
-use crate::version::{OLDEST_VERSION, VERSION, settle};
+use crate::version::{OLDEST_VERSION, VERSION, negotiate};
 
 /// A client for one guest. Cheap to clone.
 #[derive(Clone)]
@@ -25,10 +25,10 @@ impl GuestClient {
         let (link, incoming) = Link::start(stream, Side::Host);
         let mut client = Self { link, version: OLDEST_VERSION };
         let hello = Hello { newest_version: VERSION, oldest_version: OLDEST_VERSION };
-        let Reply::Welcome(welcome) = client.ask(&Request::Hello(hello)).await? else {
+        let Reply::Welcome(welcome) = client.send_request(&Request::Hello(hello)).await? else {
             return Err(ProtocolError::Unexpected("an answer that is no welcome".into()));
         };
-        let settled = settle(VERSION, OLDEST_VERSION, welcome.newest_version, welcome.oldest_version);
+        let settled = negotiate(VERSION, OLDEST_VERSION, welcome.newest_version, welcome.oldest_version);
         client.version = settled.ok_or(ProtocolError::Version {
             guest_newest: welcome.newest_version,
             guest_oldest: welcome.oldest_version,
@@ -43,19 +43,19 @@ impl GuestClient {
         &self.link
     }
 
-    pub(crate) async fn begin(&self, request: &Request) -> Result<MessageStream, ProtocolError> {
+    pub(crate) async fn open_request(&self, request: &Request) -> Result<MessageStream, ProtocolError> {
         let mut stream = self.link.open().await?;
         stream.send(request).await?;
         Ok(stream)
     }
 
-    pub(crate) async fn ask(&self, request: &Request) -> Result<Reply, ProtocolError> {
-        let mut stream = self.begin(request).await?;
-        refuse(stream.receive_message::<Reply>().await?)
+    pub(crate) async fn send_request(&self, request: &Request) -> Result<Reply, ProtocolError> {
+        let mut stream = self.open_request(request).await?;
+        check_refused(stream.receive_message::<Reply>().await?)
     }
 
-    async fn order(&self, request: &Request) -> Result<(), ProtocolError> {
-        match self.ask(request).await? {
+    async fn send_command(&self, request: &Request) -> Result<(), ProtocolError> {
+        match self.send_request(request).await? {
             Reply::Done => Ok(()),
             other => Err(unexpected(&other)),
         }
@@ -63,13 +63,13 @@ impl GuestClient {
 
     /// Checks that the guest responds.
     pub async fn ping(&self) -> Result<(), ProtocolError> {
-        self.order(&Request::Ping).await
+        self.send_command(&Request::Ping).await
     }
 
     /// Starts a call, or follows it if the guest already knows its key.
     pub async fn exec(&self, exec: Exec, follow: Follow) -> Result<CallFollower, ProtocolError> {
         let follow = follow.for_version(self.version);
-        let stream = self.begin(&Request::Exec { exec, follow }).await?;
+        let stream = self.open_request(&Request::Exec { exec, follow }).await?;
         Ok(CallFollower { stream })
     }
 
@@ -81,13 +81,13 @@ impl GuestClient {
         follow: Follow,
     ) -> Result<CallFollower, ProtocolError> {
         let follow = follow.for_version(self.version);
-        let stream = self.begin(&Request::Follow { key, from_sequence, follow }).await?;
+        let stream = self.open_request(&Request::Follow { key, from_sequence, follow }).await?;
         Ok(CallFollower { stream })
     }
 
     /// Returns the state or the result of a call.
     pub async fn call_status(&self, key: CallKey) -> Result<CallStatus, ProtocolError> {
-        match self.ask(&Request::CallStatus { key }).await? {
+        match self.send_request(&Request::CallStatus { key }).await? {
             Reply::Call(status) => Ok(status),
             other => Err(unexpected(&other)),
         }
@@ -95,7 +95,7 @@ impl GuestClient {
 
     /// Opens the standard input of a call.
     pub async fn input(&self, key: CallKey) -> Result<CallInput, ProtocolError> {
-        Ok(CallInput { stream: self.begin(&Request::Input { key }).await? })
+        Ok(CallInput { stream: self.open_request(&Request::Input { key }).await? })
     }
 
     /// Sends a signal to the process group of a call.
@@ -103,7 +103,7 @@ impl GuestClient {
     /// # Errors
     /// The call is unknown or has ended.
     pub async fn signal(&self, key: CallKey, signal: i32) -> Result<(), ProtocolError> {
-        self.order(&Request::Signal { key, signal }).await
+        self.send_command(&Request::Signal { key, signal }).await
     }
 
     /// Kills a call with all its processes. Returns when the call has ended.
@@ -111,7 +111,7 @@ impl GuestClient {
     /// # Errors
     /// The call is unknown.
     pub async fn kill(&self, key: CallKey) -> Result<(), ProtocolError> {
-        self.order(&Request::Kill { key }).await
+        self.send_command(&Request::Kill { key }).await
     }
 
     /// Resizes the terminal of a call.
@@ -119,12 +119,12 @@ impl GuestClient {
     /// # Errors
     /// The call is unknown or has no terminal.
     pub async fn resize(&self, key: CallKey, size: TerminalSize) -> Result<(), ProtocolError> {
-        self.order(&Request::Resize { key, size }).await
+        self.send_command(&Request::Resize { key, size }).await
     }
 
     /// Allows the guest to drop the output of a call.
     pub async fn forget(&self, key: CallKey) -> Result<(), ProtocolError> {
-        self.order(&Request::Forget { key }).await
+        self.send_command(&Request::Forget { key }).await
     }
 
     /// Connects to a port on the sandbox's loopback interface.
@@ -132,8 +132,8 @@ impl GuestClient {
     /// # Errors
     /// Nothing listens on the port.
     pub async fn connect_port(&self, port: u16) -> Result<impl ByteStream + use<>, ProtocolError> {
-        let mut stream = self.begin(&Request::Connect { port }).await?;
-        match refuse(stream.receive_message::<Reply>().await?)? {
+        let mut stream = self.open_request(&Request::Connect { port }).await?;
+        match check_refused(stream.receive_message::<Reply>().await?)? {
             Reply::Done => Ok(stream.into_raw()),
             other => Err(unexpected(&other)),
         }
@@ -141,7 +141,7 @@ impl GuestClient {
 
     /// Lists the ports that processes in the sandbox listen on.
     pub async fn ports(&self) -> Result<Vec<u16>, ProtocolError> {
-        match self.ask(&Request::Ports).await? {
+        match self.send_request(&Request::Ports).await? {
             Reply::Ports { ports } => Ok(ports),
             other => Err(unexpected(&other)),
         }
@@ -149,7 +149,7 @@ impl GuestClient {
 
     /// Lists the kernels of the image and their states.
     pub async fn kernels(&self) -> Result<Vec<KernelStatus>, ProtocolError> {
-        match self.ask(&Request::Kernels).await? {
+        match self.send_request(&Request::Kernels).await? {
             Reply::Kernels { kernels } => Ok(kernels),
             other => Err(unexpected(&other)),
         }
@@ -160,19 +160,19 @@ impl GuestClient {
     /// # Errors
     /// The kernel is not running.
     pub async fn kernel(&self, name: String, action: KernelAction) -> Result<(), ProtocolError> {
-        self.order(&Request::Kernel { name, action }).await
+        self.send_command(&Request::Kernel { name, action }).await
     }
 
     /// Returns the sandbox statistics that the guest can see.
     pub async fn stats(&self) -> Result<GuestStats, ProtocolError> {
-        match self.ask(&Request::Stats).await? {
+        match self.send_request(&Request::Stats).await? {
             Reply::Stats(stats) => Ok(stats),
             other => Err(unexpected(&other)),
         }
     }
 }
 
-pub(crate) fn refuse(reply: Reply) -> Result<Reply, ProtocolError> {
+pub(crate) fn check_refused(reply: Reply) -> Result<Reply, ProtocolError> {
     match reply {
         Reply::Refused { message } => Err(ProtocolError::Refused(message)),
         other => Ok(other),
@@ -227,6 +227,6 @@ impl CallInput {
     /// The call is unknown or has ended.
     pub async fn finish(mut self) -> Result<(), ProtocolError> {
         self.stream.send_data_end().await?;
-        refuse(self.stream.receive_message::<Reply>().await?).map(drop)
+        check_refused(self.stream.receive_message::<Reply>().await?).map(drop)
     }
 }

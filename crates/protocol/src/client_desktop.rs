@@ -2,8 +2,8 @@
 
 use bytes::{Bytes, BytesMut};
 
-use crate::client::{GuestClient, refuse, unexpected};
-use crate::desktop::{DesktopOrder, DesktopSpec, GuiAction, GuiReply, GuiResult};
+use crate::client::{GuestClient, check_refused, unexpected};
+use crate::desktop::{DesktopRequest, DesktopSpec, GuiAction, GuiReply, GuiResult};
 use crate::error::ProtocolError;
 use crate::exec::CallKey;
 use crate::message::{Reply, Request};
@@ -18,7 +18,7 @@ impl GuestClient {
     /// # Errors
     /// The desktop could not be started, or the link is broken.
     pub async fn start_desktop(&self, desktop: DesktopSpec) -> Result<(), ProtocolError> {
-        match self.ask(&Request::Desktop { desktop, order: DesktopOrder::Start }).await? {
+        match self.send_request(&Request::Desktop { desktop, order: DesktopRequest::Start }).await? {
             Reply::Done => Ok(()),
             other => Err(unexpected(&other)),
         }
@@ -29,8 +29,9 @@ impl GuestClient {
     /// # Errors
     /// The desktop could not be started, or the link is broken.
     pub async fn open_vnc(&self, desktop: DesktopSpec) -> Result<impl ByteStream + use<>, ProtocolError> {
-        let mut stream = self.begin(&Request::Desktop { desktop, order: DesktopOrder::OpenVnc }).await?;
-        match refuse(stream.receive_message::<Reply>().await?)? {
+        let mut stream =
+            self.open_request(&Request::Desktop { desktop, order: DesktopRequest::OpenVnc }).await?;
+        match check_refused(stream.receive_message::<Reply>().await?)? {
             Reply::Done => Ok(stream.into_raw()),
             other => Err(unexpected(&other)),
         }
@@ -47,9 +48,9 @@ impl GuestClient {
         key: Option<CallKey>,
         action: GuiAction,
     ) -> Result<(GuiReply, Bytes), ProtocolError> {
-        let order = DesktopOrder::Act { key, action };
-        let mut stream = self.begin(&Request::Desktop { desktop, order }).await?;
-        match refuse(stream.receive_message::<Reply>().await?)? {
+        let order = DesktopRequest::Act { key, action };
+        let mut stream = self.open_request(&Request::Desktop { desktop, order }).await?;
+        match check_refused(stream.receive_message::<Reply>().await?)? {
             Reply::Gui(GuiResult::Error(error)) => Err(error.into()),
             Reply::Gui(GuiResult::Ok(reply)) => {
                 let image = match &reply.image {

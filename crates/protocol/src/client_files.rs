@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::client::{GuestClient, refuse, unexpected};
+use crate::client::{GuestClient, check_refused, unexpected};
 use crate::error::ProtocolError;
 use crate::exec::CallKey;
 use crate::file::{FileOperation, FileReply, FileResult, FileStat, WatchChange};
@@ -19,7 +19,7 @@ impl GuestClient {
         key: Option<CallKey>,
         operation: FileOperation,
     ) -> Result<FileReply, ProtocolError> {
-        file_reply(self.ask(&Request::File { key, operation }).await?)
+        file_reply(self.send_request(&Request::File { key, operation }).await?)
     }
 
     /// Streams a file out of the sandbox.
@@ -32,8 +32,8 @@ impl GuestClient {
         offset: u64,
         length: Option<u64>,
     ) -> Result<(FileStat, FileDownload), ProtocolError> {
-        let mut stream = self.begin(&Request::Download { path, offset, length }).await?;
-        match file_reply(refuse(stream.receive_message::<Reply>().await?)?)? {
+        let mut stream = self.open_request(&Request::Download { path, offset, length }).await?;
+        match file_reply(check_refused(stream.receive_message::<Reply>().await?)?)? {
             FileReply::Stat(stat) => {
                 Ok((stat, FileDownload { stream, confirmed: Confirmation::None, left_out: Vec::new() }))
             }
@@ -43,7 +43,7 @@ impl GuestClient {
 
     /// Streams a file into the sandbox.
     pub async fn upload(&self, path: String, mode: Option<u32>) -> Result<FileUpload, ProtocolError> {
-        Ok(FileUpload { stream: self.begin(&Request::Upload { path, mode }).await? })
+        Ok(FileUpload { stream: self.open_request(&Request::Upload { path, mode }).await? })
     }
 
     /// Streams a directory of the workspace out of the sandbox as a tar archive.
@@ -53,18 +53,18 @@ impl GuestClient {
         exclude: Vec<String>,
         max_file_bytes: Option<u64>,
     ) -> Result<FileDownload, ProtocolError> {
-        let stream = self.begin(&Request::Pack { path, exclude, max_file_bytes }).await?;
+        let stream = self.open_request(&Request::Pack { path, exclude, max_file_bytes }).await?;
         Ok(FileDownload { stream, confirmed: Confirmation::Awaited, left_out: Vec::new() })
     }
 
     /// Streams a tar archive into a directory of the workspace.
     pub async fn unpack(&self, path: String) -> Result<FileUpload, ProtocolError> {
-        Ok(FileUpload { stream: self.begin(&Request::Unpack { path }).await? })
+        Ok(FileUpload { stream: self.open_request(&Request::Unpack { path }).await? })
     }
 
     /// Watches a directory of the workspace.
     pub async fn watch(&self, path: String) -> Result<WatchFollower, ProtocolError> {
-        Ok(WatchFollower { stream: self.begin(&Request::Watch { path }).await? })
+        Ok(WatchFollower { stream: self.open_request(&Request::Watch { path }).await? })
     }
 }
 
@@ -106,14 +106,14 @@ impl FileDownload {
             Incoming::Data(bytes) => Ok(Some(bytes)),
             Incoming::DataEnd if self.confirmed == Confirmation::None => Ok(None),
             Incoming::DataEnd => {
-                let reply = file_reply(refuse(self.stream.receive_message::<Reply>().await?)?)?;
+                let reply = file_reply(check_refused(self.stream.receive_message::<Reply>().await?)?)?;
                 if let FileReply::Packed { left_out } = reply {
                     self.left_out = left_out;
                 }
                 Ok(None)
             }
             message @ Incoming::Message(_) => {
-                file_reply(refuse(message.into_message::<Reply>()?)?)?;
+                file_reply(check_refused(message.into_message::<Reply>()?)?)?;
                 Err(ProtocolError::Unexpected("a message where data was expected".into()))
             }
             Incoming::Closed => Err(ProtocolError::Closed),
@@ -138,7 +138,7 @@ impl FileUpload {
     /// The guest refused the upload, or the link is broken.
     pub async fn finish(mut self) -> Result<FileReply, ProtocolError> {
         self.stream.send_data_end().await?;
-        file_reply(refuse(self.stream.receive_message::<Reply>().await?)?)
+        file_reply(check_refused(self.stream.receive_message::<Reply>().await?)?)
     }
 }
 
@@ -157,7 +157,7 @@ impl WatchFollower {
             Incoming::Message(bytes) => match serde_json::from_slice::<WatchChange>(&bytes) {
                 Ok(change) => Ok(change),
                 Err(error) => match serde_json::from_slice::<Reply>(&bytes) {
-                    Ok(reply) => file_reply(refuse(reply)?).and_then(|_| {
+                    Ok(reply) => file_reply(check_refused(reply)?).and_then(|_| {
                         Err(ProtocolError::Unexpected("an answer where a change was expected".into()))
                     }),
                     Err(_) => Err(ProtocolError::Decode(error)),

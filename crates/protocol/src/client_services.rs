@@ -1,9 +1,9 @@
 //! The host's side of the service requests.
 
-use crate::client::{GuestClient, refuse, unexpected};
+use crate::client::{GuestClient, check_refused, unexpected};
 use crate::error::ProtocolError;
 use crate::message::{Reply, Request};
-use crate::service::{Endpoint, ServiceName, ServiceOrder, ServiceSpec, ServiceStatus};
+use crate::service::{Endpoint, ServiceName, ServiceRequest, ServiceSpec, ServiceStatus};
 use crate::stream::ByteStream;
 
 impl GuestClient {
@@ -17,9 +17,9 @@ impl GuestClient {
         service: ServiceSpec,
         endpoint: Endpoint,
     ) -> Result<impl ByteStream + use<>, ProtocolError> {
-        let order = ServiceOrder::Open { service, endpoint };
-        let mut stream = self.begin(&Request::Service { order }).await?;
-        match refuse(stream.receive_message::<Reply>().await?)? {
+        let order = ServiceRequest::Open { service, endpoint };
+        let mut stream = self.open_request(&Request::Service { order }).await?;
+        match check_refused(stream.receive_message::<Reply>().await?)? {
             Reply::Done => Ok(stream.into_raw()),
             other => Err(unexpected(&other)),
         }
@@ -30,7 +30,7 @@ impl GuestClient {
     /// # Errors
     /// The service could not be started (the message includes its last lines of output), or the link is broken.
     pub async fn start_service(&self, service: ServiceSpec) -> Result<(), ProtocolError> {
-        self.order_service(ServiceOrder::Start { service }).await
+        self.request_service(ServiceRequest::Start { service }).await
     }
 
     /// Stops a service. Returns when it has ended.
@@ -38,7 +38,7 @@ impl GuestClient {
     /// # Errors
     /// The service is unknown, or the link is broken.
     pub async fn stop_service(&self, name: ServiceName) -> Result<(), ProtocolError> {
-        self.order_service(ServiceOrder::Stop { name }).await
+        self.request_service(ServiceRequest::Stop { name }).await
     }
 
     /// Stops and starts a service. Returns when it is ready.
@@ -46,12 +46,12 @@ impl GuestClient {
     /// # Errors
     /// The service is unknown or could not be started, or the link is broken.
     pub async fn restart_service(&self, name: ServiceName) -> Result<(), ProtocolError> {
-        self.order_service(ServiceOrder::Restart { name }).await
+        self.request_service(ServiceRequest::Restart { name }).await
     }
 
     /// Lists every service that was ever started, sorted by name.
     pub async fn services(&self) -> Result<Vec<ServiceStatus>, ProtocolError> {
-        match self.ask(&Request::Service { order: ServiceOrder::Status }).await? {
+        match self.send_request(&Request::Service { order: ServiceRequest::Status }).await? {
             Reply::Services { services } => Ok(services),
             other => Err(unexpected(&other)),
         }
@@ -62,14 +62,14 @@ impl GuestClient {
     /// # Errors
     /// The service is unknown, or the link is broken.
     pub async fn service_log(&self, name: ServiceName) -> Result<String, ProtocolError> {
-        match self.ask(&Request::Service { order: ServiceOrder::Log { name } }).await? {
+        match self.send_request(&Request::Service { order: ServiceRequest::Log { name } }).await? {
             Reply::ServiceLog { text } => Ok(text),
             other => Err(unexpected(&other)),
         }
     }
 
-    async fn order_service(&self, order: ServiceOrder) -> Result<(), ProtocolError> {
-        match self.ask(&Request::Service { order }).await? {
+    async fn request_service(&self, order: ServiceRequest) -> Result<(), ProtocolError> {
+        match self.send_request(&Request::Service { order }).await? {
             Reply::Done => Ok(()),
             other => Err(unexpected(&other)),
         }

@@ -12,7 +12,7 @@ use crate::exec::CallKey;
 /// The value of `DISPLAY` for programs in the sandbox.
 pub const DISPLAY: &str = ":1";
 /// The most characters in one `type` action.
-pub const MAX_TYPED: usize = 20_000;
+pub const MAX_TYPED_CHARS: usize = 20_000;
 /// The longest wait of one action, in seconds.
 pub const MAX_WAIT_S: f64 = 600.0;
 
@@ -47,7 +47,7 @@ pub enum Recording {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "order")]
-pub enum DesktopOrder {
+pub enum DesktopRequest {
     /// Starts the desktop if it is not running. The guest replies [`crate::Reply::Done`] when the window manager is
     /// up.
     Start,

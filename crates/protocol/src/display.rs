@@ -182,7 +182,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn records_survive_any_cut(texts in prop::collection::vec(".{0,40}", 1..5), cuts in prop::collection::vec(0usize..500, 0..6)) {
+        fn records_are_reassembled_from_arbitrary_pieces(texts in prop::collection::vec(".{0,40}", 1..5), cuts in prop::collection::vec(0usize..500, 0..6)) {
             let displays: Vec<Display> = texts.iter().map(|text| display(text)).collect();
             let bytes: Vec<u8> = displays.iter().flat_map(|display| display.encode().unwrap()).collect();
             let mut places: Vec<usize> = cuts.into_iter().map(|cut| cut.min(bytes.len())).collect();
@@ -196,13 +196,13 @@ mod tests {
     }
 
     #[test]
-    fn colours_go_and_text_stays() {
+    fn plain_text_strips_control_sequences() {
         assert_eq!(plain_text("\x1b[0;31mValueError\x1b[0m: ä \x1b]0;title\x07x"), "ValueError: ä x");
         assert_eq!(plain_text("a\x1b[38;5;28mb\x1b"), "ab");
     }
 
     #[test]
-    fn after_a_gap_the_next_whole_record_is_found() {
+    fn reader_finds_the_next_complete_record_after_a_gap() {
         let (first, second) = (display("first").encode().unwrap(), display("second").encode().unwrap());
         let mut reader = DisplayReader::default();
         assert!(reader.take(&first[..9]).is_empty() && reader.is_waiting());
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_ends_is_not_kept() {
+    fn oversized_records_are_dropped() {
         let mut reader = DisplayReader::default();
         reader.take(&[START]);
         for _ in 0..10 {

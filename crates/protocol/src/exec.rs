@@ -256,7 +256,7 @@ mod tests {
     use super::Follow;
 
     #[test]
-    fn a_guest_that_knows_no_pace_is_asked_for_what_it_knows() {
+    fn paced_falls_back_to_live_for_old_guests() {
         assert_eq!(Follow::Paced.for_version(1), Follow::Live);
         assert_eq!(Follow::Paced.for_version(2), Follow::Paced);
         assert_eq!(Follow::Capped.for_version(1), Follow::Capped);

@@ -130,7 +130,7 @@ pub enum FileErrorCode {
     /// The path leads outside the workspace, is absolute, or is empty.
     OutsideWorkspace,
     /// The path contains a NUL byte, or the path or one of its components is too long.
-    BadPath,
+    InvalidPath,
     NotFound,
     /// The target already exists.
     Exists,

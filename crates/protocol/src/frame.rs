@@ -135,7 +135,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_frame_survives_any_cut_of_its_bytes(payload in prop::collection::vec(any::<u8>(), 0..2000), cut in 0usize..2005) {
+        fn frames_are_decoded_from_arbitrary_pieces(payload in prop::collection::vec(any::<u8>(), 0..2000), cut in 0usize..2005) {
             let mut encoded = BytesMut::new();
             Frame::encode(FrameKind::Data, &payload, &mut encoded);
             let cut = cut.min(encoded.len());

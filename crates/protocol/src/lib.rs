@@ -11,13 +11,13 @@ mod client;
 mod client_desktop;
 mod client_files;
 mod client_services;
+mod deferred_flush;
 mod desktop;
 mod display;
 mod error;
 mod exec;
 mod file;
 pub mod frame;
-mod gathered;
 mod kernel;
 mod link;
 mod message;
@@ -30,8 +30,8 @@ pub use client::{CallFollower, CallInput, GuestClient};
 pub use client_desktop::MAX_IMAGE_BYTES;
 pub use client_files::{FileDownload, FileUpload, WatchFollower};
 pub use desktop::{
-    DISPLAY, DesktopOrder, DesktopSpec, GuiAction, GuiError, GuiErrorCode, GuiReply, GuiResult, ImageInfo,
-    MAX_TYPED, MAX_WAIT_S, Modifier, MouseButton, Recording, WindowChoice, WindowInfo,
+    DISPLAY, DesktopRequest, DesktopSpec, GuiAction, GuiError, GuiErrorCode, GuiReply, GuiResult, ImageInfo,
+    MAX_TYPED_CHARS, MAX_WAIT_S, Modifier, MouseButton, Recording, WindowChoice, WindowInfo,
 };
 pub use display::{CellError, Display, DisplayKind, DisplayReader, MAX_DISPLAY_BYTES, plain_text};
 pub use error::ProtocolError;
@@ -47,8 +47,9 @@ pub use kernel::{Cell, KernelAction, KernelChoice, KernelState, KernelStatus};
 pub use link::{IncomingStreams, Link, LinkEnd, Side};
 pub use message::{GuestRequest, GuestStats, Hello, Reply, Request, Welcome};
 pub use service::{
-    BadServiceName, Endpoint, Readiness, ServiceName, ServiceOrder, ServiceSpec, ServiceState, ServiceStatus,
+    BadServiceName, Endpoint, Readiness, ServiceName, ServiceRequest, ServiceSpec, ServiceState,
+    ServiceStatus,
 };
 pub use stream::{ByteStream, Incoming, MessageStream, RawStream};
-pub use sys::give_back_program_pages;
-pub use version::{OLDEST_VERSION, VERSION, settle};
+pub use sys::release_program_pages;
+pub use version::{OLDEST_VERSION, VERSION, negotiate};

@@ -12,8 +12,8 @@ use std::task::{Context, Poll};
 use futures::io::BufReader;
 use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::deferred_flush::{DeferredFlush, Flusher};
 use crate::error::ProtocolError;
-use crate::gathered::{Gathered, Rest};
 use crate::stream::{ByteStream, MessageStream};
 
 /// The most concurrent streams. Exceeding it ends the link, so each side stays well below.
@@ -43,22 +43,22 @@ pub struct Link {
 #[derive(Debug, Clone)]
 pub enum LinkEnd {
     /// This side closed the link or dropped its last handle.
-    Ours,
+    ClosedLocally,
     /// The other side closed the link.
-    Theirs,
+    ClosedByPeer,
     /// The underlying byte stream failed.
     Io(Arc<io::Error>),
     /// One side violated the yamux protocol.
-    Rules(Arc<yamux::ConnectionError>),
+    ProtocolViolation(Arc<yamux::ConnectionError>),
 }
 
 impl fmt::Display for LinkEnd {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Ours => formatter.write_str("this side has closed it"),
-            Self::Theirs => formatter.write_str("the other side has closed it"),
+            Self::ClosedLocally => formatter.write_str("this side has closed it"),
+            Self::ClosedByPeer => formatter.write_str("the other side has closed it"),
             Self::Io(error) => write!(formatter, "its byte stream failed: {error}"),
-            Self::Rules(error) => write!(formatter, "its rules were broken: {error}"),
+            Self::ProtocolViolation(error) => write!(formatter, "its rules were broken: {error}"),
         }
     }
 }
@@ -67,8 +67,8 @@ impl From<yamux::ConnectionError> for LinkEnd {
     fn from(error: yamux::ConnectionError) -> Self {
         match error {
             yamux::ConnectionError::Io(error) => Self::Io(error.into()),
-            yamux::ConnectionError::Closed => Self::Theirs,
-            error => Self::Rules(error.into()),
+            yamux::ConnectionError::Closed => Self::ClosedByPeer,
+            error => Self::ProtocolViolation(error.into()),
         }
     }
 }
@@ -98,18 +98,18 @@ impl Link {
         let (commands, command_queue) = mpsc::channel(64);
         let (incoming, streams) = mpsc::channel(MAX_WAITING);
         let (end_sender, end) = watch::channel(None);
-        let (close, close_wish) = watch::channel(false);
-        let (gathered, rest) = Gathered::new(stream, BUFFER_BYTES);
-        let buffered = BufReader::with_capacity(BUFFER_BYTES, gathered);
+        let (close, close_requested) = watch::channel(false);
+        let (deferred_flush, flusher) = DeferredFlush::new(stream, BUFFER_BYTES);
+        let buffered = BufReader::with_capacity(BUFFER_BYTES, deferred_flush);
         let driver = Driver {
             connection: yamux::Connection::new(buffered, config, mode),
-            rest,
+            flusher,
             commands: command_queue,
             waiting: None,
             incoming,
         };
         tokio::spawn(async move {
-            let end = driver.run(close_wish).await;
+            let end = driver.run(close_requested).await;
             let _ = end_sender.send(Some(end));
         });
         (Self { commands, end, close: Arc::new(close) }, IncomingStreams { streams })
@@ -125,7 +125,7 @@ impl Link {
     pub async fn closed(&self) -> LinkEnd {
         let mut end = self.end.clone();
         // If the runtime shuts down, the link ends without a reason.
-        end.wait_for(Option::is_some).await.ok().and_then(|end| end.clone()).unwrap_or(LinkEnd::Ours)
+        end.wait_for(Option::is_some).await.ok().and_then(|end| end.clone()).unwrap_or(LinkEnd::ClosedLocally)
     }
 
     #[must_use]
@@ -140,23 +140,23 @@ impl Link {
 }
 
 struct Driver<T> {
-    connection: yamux::Connection<BufReader<Gathered<T>>>,
+    connection: yamux::Connection<BufReader<DeferredFlush<T>>>,
     /// Sends what yamux has written into the buffer.
-    rest: Rest<T>,
+    flusher: Flusher<T>,
     commands: mpsc::Receiver<oneshot::Sender<MessageStream>>,
     waiting: Option<oneshot::Sender<MessageStream>>,
     incoming: mpsc::Sender<MessageStream>,
 }
 
 impl<T: ByteStream> Driver<T> {
-    async fn run(mut self, mut close_wish: watch::Receiver<bool>) -> LinkEnd {
+    async fn run(mut self, mut close_requested: watch::Receiver<bool>) -> LinkEnd {
         tokio::select! {
             biased;
             // Polled first, so that data written before the close request goes out as far as the other side accepts
             // it immediately. A graceful yamux close would take longer and leave readers of this side's streams
             // waiting forever.
             end = poll_fn(|cx| self.poll_and_send(cx)) => end,
-            () = async { drop(close_wish.wait_for(|wish| *wish).await) } => LinkEnd::Ours,
+            () = async { drop(close_requested.wait_for(|requested| *requested).await) } => LinkEnd::ClosedLocally,
         }
     }
 
@@ -164,9 +164,9 @@ impl<T: ByteStream> Driver<T> {
     fn poll_and_send(&mut self, cx: &mut Context<'_>) -> Poll<LinkEnd> {
         // Send leftover output first. Otherwise a reader that uses up its whole cooperative budget could delay it
         // forever.
-        let before = self.rest.poll_send(cx);
+        let before = self.flusher.poll_send(cx);
         let polled = self.poll(cx);
-        let error = match (before, self.rest.poll_send(cx)) {
+        let error = match (before, self.flusher.poll_send(cx)) {
             (Poll::Ready(Err(error)), _) | (_, Poll::Ready(Err(error))) => error,
             _ => return polled,
         };
@@ -203,7 +203,7 @@ impl<T: ByteStream> Driver<T> {
                 // this side accepts them.
                 Poll::Ready(Some(Ok(stream))) => drop(self.incoming.try_send(MessageStream::new(stream))),
                 Poll::Ready(Some(Err(error))) => return Poll::Ready(error.into()),
-                Poll::Ready(None) => return Poll::Ready(LinkEnd::Theirs),
+                Poll::Ready(None) => return Poll::Ready(LinkEnd::ClosedByPeer),
                 Poll::Pending => return Poll::Pending,
             }
         }

@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::desktop::{DesktopOrder, DesktopSpec, GuiResult};
+use crate::desktop::{DesktopRequest, DesktopSpec, GuiResult};
 use crate::exec::{CallKey, CallStatus, Exec, Follow, TerminalSize};
 use crate::file::{FileOperation, FileResult};
 use crate::kernel::{KernelAction, KernelStatus};
-use crate::service::{ServiceOrder, ServiceStatus};
+use crate::service::{ServiceRequest, ServiceStatus};
 
 /// The host's side of the version handshake.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -112,10 +112,10 @@ pub enum Request {
     Kernels,
     /// Interrupts or restarts a running kernel. Reply: [`Reply::Done`].
     Kernel { name: String, action: KernelAction },
-    /// A request about the desktop. [`DesktopOrder`] defines the reply.
-    Desktop { desktop: DesktopSpec, order: DesktopOrder },
-    /// A request about a service. [`ServiceOrder`] defines the reply.
-    Service { order: ServiceOrder },
+    /// A request about the desktop. [`DesktopRequest`] defines the reply.
+    Desktop { desktop: DesktopSpec, order: DesktopRequest },
+    /// A request about a service. [`ServiceRequest`] defines the reply.
+    Service { order: ServiceRequest },
 }
 
 /// The first message on a stream that the guest opens.

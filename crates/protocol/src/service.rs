@@ -2,7 +2,7 @@
 //! server.
 //!
 //! A service starts on first use, runs while it is in use, stops after an idle time, and restarts after a crash. The
-//! host defines it. The guest applies the definition in [`ServiceOrder::Open`] when it starts the service; a running
+//! host defines it. The guest applies the definition in [`ServiceRequest::Open`] when it starts the service; a running
 //! service keeps the definition it was started with.
 
 use std::collections::BTreeMap;
@@ -128,7 +128,7 @@ fn default_start_ms() -> u64 {
 /// A request about a service.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "order")]
-pub enum ServiceOrder {
+pub enum ServiceRequest {
     /// Starts the service if it is not running, waits until it is ready and connects to the endpoint. Reply:
     /// [`crate::Reply::Done`], then raw bytes both ways. The service is in use while the stream is open.
     Open {

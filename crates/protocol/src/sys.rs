@@ -13,7 +13,7 @@ unsafe extern "C" {
 
 /// Returns the pages of code and constants that only startup needed to the kernel, which otherwise keeps them mapped
 /// until memory is short. A page that is accessed again comes back from the page cache.
-pub fn give_back_program_pages() {
+pub fn release_program_pages() {
     // SAFETY: takes only the addresses of the symbols.
     let (from, to) = unsafe { (from_ref(&__executable_start) as usize, from_ref(&etext) as usize) };
     // SAFETY: sysconf has no preconditions.
@@ -33,10 +33,10 @@ mod tests {
     const WORDS: &str = "constants are the same afterwards";
 
     #[test]
-    fn a_program_goes_on_after_it() {
+    fn program_keeps_running_after_releasing_its_pages() {
         let before = WORDS.to_owned();
         for _ in 0..3 {
-            give_back_program_pages();
+            release_program_pages();
             assert_eq!(WORDS, before);
         }
     }

@@ -7,24 +7,24 @@ pub const OLDEST_VERSION: u16 = 1;
 
 /// The version that both sides will use: the lower of the two newest, or `None` if one side no longer supports it.
 #[must_use]
-pub fn settle(host_newest: u16, host_oldest: u16, guest_newest: u16, guest_oldest: u16) -> Option<u16> {
+pub fn negotiate(host_newest: u16, host_oldest: u16, guest_newest: u16, guest_oldest: u16) -> Option<u16> {
     let version = host_newest.min(guest_newest);
     (version >= host_oldest && version >= guest_oldest).then_some(version)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::settle;
+    use super::negotiate;
 
     #[test]
     fn the_lower_version_wins() {
-        assert_eq!(settle(3, 1, 2, 1), Some(2));
-        assert_eq!(settle(2, 1, 3, 2), Some(2));
+        assert_eq!(negotiate(3, 1, 2, 1), Some(2));
+        assert_eq!(negotiate(2, 1, 3, 2), Some(2));
     }
 
     #[test]
-    fn sides_without_a_common_version_do_not_settle() {
-        assert_eq!(settle(5, 4, 3, 1), None);
-        assert_eq!(settle(3, 1, 5, 4), None);
+    fn versions_without_overlap_are_not_negotiated() {
+        assert_eq!(negotiate(5, 4, 3, 1), None);
+        assert_eq!(negotiate(3, 1, 5, 4), None);
     }
 }

@@ -31,7 +31,7 @@ fn ran_in_kernel() -> ExecEvent {
 }
 
 #[test]
-fn messages_about_kernels_stand_on_the_wire_as_they_always_did() {
+fn kernel_messages_keep_their_wire_format() {
     let exec = Exec {
         key: CallKey::new("step-1", 1),
         program: Program::Cell(Cell {

@@ -11,10 +11,10 @@ use protocol::{Incoming, Link, Reply, Side};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// A generous limit: a regression would wait forever.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[tokio::test]
-async fn who_reads_from_a_stream_is_told_when_its_own_side_closes_the_link() {
+async fn closing_a_link_wakes_readers_on_both_sides() {
     let (ours, theirs) = tokio::io::duplex(64 * 1024);
     let (host, _host_streams) = Link::start(ours, Side::Host);
     let (guest, mut guest_streams) = Link::start(theirs, Side::Guest);
@@ -26,16 +26,15 @@ async fn who_reads_from_a_stream_is_told_when_its_own_side_closes_the_link() {
     // Give the task a chance to wait for more data.
     tokio::task::yield_now().await;
     guest.close();
-    let told = tokio::time::timeout(PATIENCE, reading).await.expect("it waits for ever").unwrap();
-    assert!(matches!(told, Ok(Incoming::Closed) | Err(_)), "{told:?}");
-    let other =
-        tokio::time::timeout(PATIENCE, asking.receive()).await.expect("the other side waits for ever");
+    let result = tokio::time::timeout(TIMEOUT, reading).await.expect("it waits for ever").unwrap();
+    assert!(matches!(result, Ok(Incoming::Closed) | Err(_)), "{result:?}");
+    let other = tokio::time::timeout(TIMEOUT, asking.receive()).await.expect("the other side waits for ever");
     assert!(matches!(other, Ok(Incoming::Closed) | Err(_)), "{other:?}");
     host.closed().await;
 }
 
 #[tokio::test]
-async fn what_was_said_before_the_end_arrives() {
+async fn data_sent_before_close_arrives() {
     let (ours, theirs) = tokio::io::duplex(64 * 1024);
     let (host, _host_streams) = Link::start(ours, Side::Host);
     let (_guest, mut guest_streams) = Link::start(theirs, Side::Guest);
@@ -79,7 +78,7 @@ impl AsyncWrite for ClosedPeer {
 }
 
 #[tokio::test]
-async fn a_refusal_is_read_although_the_peer_has_closed() {
+async fn refusal_is_read_after_the_peer_closed() {
     let refusal = serde_json::to_vec(&Reply::Refused { message: "too old".into() }).unwrap();
     let mut message = BytesMut::new();
     Frame::encode(FrameKind::MessageEnd, &refusal, &mut message);

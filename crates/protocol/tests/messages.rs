@@ -6,10 +6,10 @@
 use std::collections::BTreeMap;
 
 use protocol::{
-    CallKey, CallStatus, DesktopOrder, DesktopSpec, Endpoint, Exec, ExecEnd, ExecEvent, ExecOutcome,
+    CallKey, CallStatus, DesktopRequest, DesktopSpec, Endpoint, Exec, ExecEnd, ExecEvent, ExecOutcome,
     FileEntry, FileError, FileErrorCode, FileKind, FileOperation, FileReply, FileResult, FileStat, Follow,
     GuestRequest, GuestStats, GuiAction, GuiError, GuiErrorCode, GuiReply, GuiResult, Hello, ImageInfo,
-    Modifier, MouseButton, Program, Readiness, Reply, Request, ServiceName, ServiceOrder, ServiceSpec,
+    Modifier, MouseButton, Program, Readiness, Reply, Request, ServiceName, ServiceRequest, ServiceSpec,
     ServiceState, ServiceStatus, TerminalSize, Welcome, WindowChoice, WindowInfo,
 };
 
@@ -37,7 +37,7 @@ fn outcome() -> ExecOutcome {
 }
 
 #[test]
-fn requests_stand_on_the_wire_as_they_always_did() {
+fn requests_keep_their_wire_format() {
     let exec = Exec {
         key: key(),
         program: Program::Shell("true".into()),
@@ -83,7 +83,7 @@ fn requests_stand_on_the_wire_as_they_always_did() {
 }
 
 #[test]
-fn answers_stand_on_the_wire_as_they_always_did() {
+fn replies_keep_their_wire_format() {
     let error = FileError { code: FileErrorCode::NotFound, message: "there is no `a`".into() };
     let welcome =
         Welcome { newest_version: 1, oldest_version: 1, boot_id: "b".into(), build: "0.1.0".into() };
@@ -129,17 +129,17 @@ fn service() -> ServiceSpec {
 }
 
 #[test]
-fn services_stand_on_the_wire_as_they_always_did() {
+fn service_messages_keep_their_wire_format() {
     let name = service().name;
     let readiness =
         [Readiness::Started, Readiness::File("/tmp/ready".into()), Readiness::Printed("ready".into())];
     let orders = [
-        ServiceOrder::Open { service: service(), endpoint: Endpoint::Port(8888) },
-        ServiceOrder::Start { service: ServiceSpec { requires: vec![service()], ..service() } },
-        ServiceOrder::Status,
-        ServiceOrder::Stop { name: name.clone() },
-        ServiceOrder::Restart { name: name.clone() },
-        ServiceOrder::Log { name: name.clone() },
+        ServiceRequest::Open { service: service(), endpoint: Endpoint::Port(8888) },
+        ServiceRequest::Start { service: ServiceSpec { requires: vec![service()], ..service() } },
+        ServiceRequest::Status,
+        ServiceRequest::Stop { name: name.clone() },
+        ServiceRequest::Restart { name: name.clone() },
+        ServiceRequest::Log { name: name.clone() },
     ];
     let requests = orders.map(|order| Request::Service { order });
     let status = ServiceStatus {
@@ -158,7 +158,7 @@ fn services_stand_on_the_wire_as_they_always_did() {
 }
 
 #[test]
-fn the_desktop_stands_on_the_wire_as_it_always_did() {
+fn desktop_messages_keep_their_wire_format() {
     let desktop = DesktopSpec {
         width: 1280,
         height: 800,
@@ -182,8 +182,8 @@ fn the_desktop_stands_on_the_wire_as_it_always_did() {
         GuiAction::Close { window: WindowChoice::Title("Shell".into()) },
         GuiAction::Launch { command: "xterm".into() },
     ];
-    let acts = actions.map(|action| DesktopOrder::Act { key: Some(key()), action });
-    let orders = [DesktopOrder::Start, DesktopOrder::OpenVnc].into_iter().chain(acts);
+    let acts = actions.map(|action| DesktopRequest::Act { key: Some(key()), action });
+    let orders = [DesktopRequest::Start, DesktopRequest::OpenVnc].into_iter().chain(acts);
     let requests: Vec<Request> =
         orders.map(|order| Request::Desktop { desktop: desktop.clone(), order }).collect();
     let window =

@@ -21,7 +21,7 @@ impl Background {
     }
 
     /// Queues `work` behind everything queued before. `work` must not panic.
-    pub(crate) fn later(&self, work: impl FnOnce() + Send + 'static) {
+    pub(crate) fn run(&self, work: impl FnOnce() + Send + 'static) {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         let work: Work = Box::new(work);
         // Sending fails only if earlier work panicked and took the thread down.
@@ -49,22 +49,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn things_are_done_in_their_order_and_after_one_that_failed() {
+    fn tasks_run_in_order_and_after_a_panic() {
         let background = Background::new("test");
         let (sender, receiver) = mpsc::channel();
         for number in 0..3 {
             let sender = sender.clone();
-            background.later(move || sender.send((number, std::thread::current().id())).unwrap());
+            background.run(move || sender.send((number, std::thread::current().id())).unwrap());
         }
         let done: Vec<_> = receiver.iter().take(3).collect();
         assert_eq!(done.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [0, 1, 2]);
         assert!(done.iter().all(|(_, thread)| *thread == done[0].1), "one thread does them all");
-        background.later(|| panic!("on purpose"));
+        background.run(|| panic!("on purpose"));
         // The thread is terminating. Work queued until then is lost; work queued afterwards starts a new thread.
         let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
         loop {
             let sender = sender.clone();
-            background.later(move || sender.send((3, std::thread::current().id())).unwrap());
+            background.run(move || sender.send((3, std::thread::current().id())).unwrap());
             if receiver.recv_timeout(std::time::Duration::from_millis(50)).is_ok() {
                 break;
             }

@@ -9,7 +9,7 @@ use crate::spec::{Isolation, LimitKind, SandboxId};
 pub enum SandboxError {
     /// The host lacks something that every sandbox needs.
     #[error("{what}; {remedy}")]
-    HostUnfit {
+    HostUnsupported {
         what: String,
         /// What the operator can do.
         remedy: String,
@@ -37,15 +37,15 @@ pub enum SandboxError {
     },
     /// The spec requires more isolation than this backend provides.
     #[error("{asked:?} isolation was asked for, this backend gives {given:?}")]
-    TooWeak { asked: Isolation, given: Isolation },
+    InsufficientIsolation { asked: Isolation, given: Isolation },
     /// The disks of all sandboxes together could take more room than the host has, and the operator does not allow
     /// that.
     #[error(
-        "the disks of sandboxes could take {promised_mib} MiB more, the host's disk has {free_mib} MiB free, and `sandbox.disk_overcommit` is off"
+        "the disks of sandboxes could take {committed_mib} MiB more, the host's disk has {free_mib} MiB free, and `sandbox.disk_overcommit` is off"
     )]
     Overcommitted {
         /// How much more the disks could take, including the new one.
-        promised_mib: u64,
+        committed_mib: u64,
         /// The free space of the host, without the reserve.
         free_mib: u64,
     },
@@ -99,10 +99,10 @@ impl SandboxError {
             Self::Io { .. } | Self::Setup { .. } | Self::Unavailable { .. } | Self::Overcommitted { .. } => {
                 true
             }
-            Self::HostUnfit { .. }
+            Self::HostUnsupported { .. }
             | Self::LimitUnenforceable { .. }
             | Self::LimitOutOfRange { .. }
-            | Self::TooWeak { .. }
+            | Self::InsufficientIsolation { .. }
             | Self::NoImage(_)
             | Self::NotRunning { .. } => false,
         }
@@ -116,13 +116,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_disk_is_known_by_its_number_and_by_its_words() {
+    fn full_disk_is_detected_by_errno_and_by_message() {
         let failed = |source: io::Error| SandboxError::Io { doing: "making a disk".into(), source };
         assert!(failed(ErrorKind::StorageFull.into()).is_disk_full());
         assert!(failed(io::Error::from_raw_os_error(rustix::io::Errno::NOSPC.raw_os_error())).is_disk_full());
         assert!(failed(io::Error::other("mkfs.ext4: No space left on device")).is_disk_full());
         assert!(!failed(ErrorKind::NotFound.into()).is_disk_full());
-        assert!(SandboxError::Overcommitted { promised_mib: 2, free_mib: 1 }.is_disk_full());
+        assert!(SandboxError::Overcommitted { committed_mib: 2, free_mib: 1 }.is_disk_full());
         assert!(!SandboxError::NoImage("missing".into()).is_disk_full());
     }
 }

@@ -19,7 +19,7 @@ const SALT: &[u8] = b"Mighty Aphrodite";
 /// Builds a store with every certificate of a bundle. Skips blocks that are not certificates.
 pub(crate) fn java_store(bundle: &str) -> Vec<u8> {
     let certificates: Vec<Vec<u8>> =
-        blocks(bundle).iter().filter_map(|block| STANDARD.decode(block).ok()).collect();
+        pem_bodies(bundle).iter().filter_map(|block| STANDARD.decode(block).ok()).collect();
     let mut store = Vec::new();
     for number in [MAGIC, VERSION, length(certificates.len())] {
         store.extend(number.to_be_bytes());
@@ -40,7 +40,7 @@ pub(crate) fn java_store(bundle: &str) -> Vec<u8> {
 }
 
 /// The certificates of a bundle, each as the base64 text between its first and last line.
-pub(crate) fn blocks(bundle: &str) -> Vec<String> {
+pub(crate) fn pem_bodies(bundle: &str) -> Vec<String> {
     bundle
         .split("-----BEGIN CERTIFICATE-----")
         .skip(1)
@@ -67,7 +67,7 @@ mod tests {
         -----BEGIN CERTIFICATE-----\nno*base64\n-----END CERTIFICATE-----\n";
 
     #[test]
-    fn a_store_holds_what_decodes_and_ends_with_the_digest() {
+    fn keystore_holds_decodable_certificates_and_a_digest() {
         let store = java_store(BUNDLE);
         let start = [0xFE, 0xED, 0xFE, 0xED, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 2, 0, 11];
         assert_eq!(store[..start.len()], start);
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_gives_an_empty_store() {
+    fn empty_bundle_gives_an_empty_keystore() {
         assert_eq!(java_store("").len(), 12 + 20);
     }
 }

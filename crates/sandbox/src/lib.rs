@@ -11,6 +11,7 @@ pub mod conformance;
 #[cfg(all(feature = "docker", target_os = "linux"))]
 pub mod docker;
 mod error;
+mod ext4_spread;
 #[cfg(target_os = "linux")]
 mod java_store;
 #[cfg(target_os = "linux")]
@@ -21,17 +22,16 @@ pub mod namespace;
 #[cfg(target_os = "linux")]
 mod packages;
 mod spec;
-mod spread;
 
 use async_trait::async_trait;
 
 pub use error::SandboxError;
+pub use ext4_spread::spread_children;
 pub use limits::allowed_range;
 pub use spec::{
-    BackendKind, Capabilities, Check, CheckState, DiskState, Ended, EndedReason, HostDisk, Image, Isolation,
+    BackendKind, Capabilities, Check, CheckState, DiskState, EndReason, Ended, HostDisk, Image, Isolation,
     Limit, LimitKind, Limits, Observed, Phase, SandboxId, SandboxSpec, SparseDisk, Usage,
 };
-pub use spread::spread_children;
 
 /// The name of [`Image::Host`].
 const HOST_IMAGE: &str = "host";

@@ -36,15 +36,15 @@ pub(crate) struct Plan {
 }
 
 /// The limits that a host supports.
-pub(crate) trait Obstacles {
+pub(crate) trait LimitSupport {
     /// Why a limit cannot be enforced; `None` if it can.
     fn obstacle(&self, kind: LimitKind) -> Option<String>;
 
     /// The maximum number of open files per process.
-    fn most_open_files(&self) -> u64;
+    fn max_open_files(&self) -> u64;
 
     /// The maximum number of open files of all processes of a sandbox together; `None` if the host has no such limit.
-    fn most_open_files_together(&self) -> Option<u64> {
+    fn max_total_open_files(&self) -> Option<u64> {
         None
     }
 
@@ -72,8 +72,8 @@ pub(crate) trait Obstacles {
         let disk_mib = check(LimitKind::Disk, asked.disk_mib, DISK_MIB)?;
         // The kernel limits open files only per process; per sandbox it limits the number of processes. So each
         // process gets a share.
-        let share = self.most_open_files_together().map(|all| (all / pids).max(OPEN_FILES.0));
-        let most = self.most_open_files().min(share.unwrap_or(u64::MAX));
+        let share = self.max_total_open_files().map(|all| (all / pids).max(OPEN_FILES.0));
+        let most = self.max_open_files().min(share.unwrap_or(u64::MAX));
         let open_files = match asked.open_files {
             // A default above the host's maximum means that maximum.
             Limit::Default(value) => value.min(most),
@@ -110,7 +110,7 @@ fn in_range(limit: LimitKind, value: u64, (least, most): (u64, u64)) -> Result<u
 }
 
 /// Half of the host's limit on open files of all processes. systemd lifts that limit; then memory limits open files.
-pub(crate) fn open_files_together() -> Option<u64> {
+pub(crate) fn host_open_files_share() -> Option<u64> {
     let most: u64 = std::fs::read_to_string("/proc/sys/fs/file-max").ok()?.trim().parse().ok()?;
     (most < NO_FILE_MAX).then_some(most / 2)
 }
@@ -125,22 +125,22 @@ mod tests {
     /// A host with a low limit on open files of all processes.
     struct FewFiles;
 
-    impl Obstacles for FewFiles {
+    impl LimitSupport for FewFiles {
         fn obstacle(&self, _: LimitKind) -> Option<String> {
             None
         }
 
-        fn most_open_files(&self) -> u64 {
+        fn max_open_files(&self) -> u64 {
             1000
         }
 
-        fn most_open_files_together(&self) -> Option<u64> {
+        fn max_total_open_files(&self) -> Option<u64> {
             Some(20_000)
         }
     }
 
     #[test]
-    fn all_processes_of_a_sandbox_together_leave_open_files_to_the_host() {
+    fn sandboxes_leave_open_files_to_the_host() {
         let with = |pids, open_files| Limits { pids: Limit::Required(pids), open_files, ..Limits::default() };
         let open_files = |asked: &Limits| FewFiles.plan(asked).unwrap().open_files;
         assert_eq!(open_files(&with(100, Limit::Default(16_384))), 200);
@@ -151,18 +151,18 @@ mod tests {
         assert!(error.to_string().contains("64 to 200"), "{error}");
     }
 
-    impl Obstacles for Without {
+    impl LimitSupport for Without {
         fn obstacle(&self, kind: LimitKind) -> Option<String> {
             (self.0 == Some(kind)).then(|| "far away".into())
         }
 
-        fn most_open_files(&self) -> u64 {
+        fn max_open_files(&self) -> u64 {
             1000
         }
     }
 
     #[test]
-    fn defaults_that_cannot_be_enforced_are_named() {
+    fn unenforceable_defaults_are_reported() {
         let plan = Without(Some(LimitKind::Cpu)).plan(&Limits::default()).unwrap();
         assert_eq!(plan.unenforced, [Unenforced { limit: LimitKind::Cpu, why: "far away".into() }]);
         assert_eq!(plan.open_files, 1000, "the host's own limit");
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_and_cannot_be_enforced_is_refused() {
+    fn required_limits_that_cannot_be_enforced_are_refused() {
         let asked = Limits { cpu_millis: Limit::Required(500), ..Limits::default() };
         let error = Without(Some(LimitKind::Cpu)).plan(&asked).unwrap_err();
         assert!(matches!(error, SandboxError::LimitUnenforceable { limit: LimitKind::Cpu, .. }));

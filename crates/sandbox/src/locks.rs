@@ -35,7 +35,7 @@ impl Locks {
 impl Turn {
     /// Runs work that must not be interrupted. If the caller is dropped, the work goes on, and the next call for the
     /// sandbox waits for it.
-    pub(crate) async fn see_through(
+    pub(crate) async fn run_to_completion(
         self,
         work: impl Future<Output = Result<(), SandboxError>> + Send + 'static,
     ) -> Result<(), SandboxError> {

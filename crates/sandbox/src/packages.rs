@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packages_have_the_names_and_the_command_of_the_host() {
+    fn install_command_matches_the_distribution() {
         let fedora = "NAME=\"Fedora Linux\"\nID=fedora\n";
         let rocky = "ID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\n";
         let ubuntu = "ID=ubuntu\nID_LIKE=debian\nNAME=\"not fedora\"\n";

@@ -208,14 +208,14 @@ pub enum Phase {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ended {
     /// Machine-readable reason.
-    pub reason: EndedReason,
+    pub reason: EndReason,
     /// Human-readable description.
     pub detail: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum EndedReason {
+pub enum EndReason {
     /// The kernel killed the guest because the sandbox ran out of memory.
     OutOfMemory,
     /// The guest or the launcher was killed or crashed.

@@ -5,10 +5,10 @@
 mod docker_host;
 
 use docker_host::{Engine, Host};
-use sandbox::conformance::{Guest, Subject, make, remove, wish};
+use sandbox::conformance::{Guest, Subject, make, remove, spec_for};
 use sandbox::docker::{DockerBackend, DockerConfig};
 use sandbox::{
-    Backend, CheckState, EndedReason, Image, Limit, LimitKind, Limits, Phase, SandboxError, SandboxId,
+    Backend, CheckState, EndReason, Image, Limit, LimitKind, Limits, Phase, SandboxError, SandboxId,
     SandboxSpec,
 };
 
@@ -27,23 +27,23 @@ mod by_relay {
         Host::by_relay();
         a_sandbox_runs_commands_and_is_gone_after_destroy
         the_newest_of_two_links_works
-        a_broken_link_can_be_made_again
-        connecting_to_nothing_is_refused
-        outgoing_connections_come_to_the_host_and_nowhere_else
-        a_restarted_backend_finds_and_removes_what_is_there
-        a_killed_guest_is_seen_as_lost
+        a_broken_link_can_be_reconnected
+        connecting_to_a_missing_sandbox_fails
+        outgoing_connections_reach_only_the_host
+        a_restarted_backend_finds_and_removes_existing_sandboxes
+        a_killed_guest_is_reported_as_lost
     }
 }
 
 /// An engine that is reached over a network and does not see the server's files. Disks have no limit there, so that
-/// test is excluded; `what_an_engine_far_away_cannot_do_is_named` checks that this is reported. The engine does run
+/// test is excluded; `remote_engine_limitations_are_reported` checks that this is reported. The engine does run
 /// on this host, so its cgroups can be read.
-mod apart {
+mod remote {
     use super::Host;
 
-    sandbox::conformance_suite!(Host::apart(), far_away);
+    sandbox::conformance_suite!(Host::remote(), far_away);
     sandbox::conformance_suite! {
-        Host::apart();
+        Host::remote();
         processes_are_limited
     }
 }
@@ -51,9 +51,9 @@ mod apart {
 /// The engine does not close a relay's connection when the process that owned the container was killed; the server's
 /// pings detect that. The engine still reports the container's state correctly.
 #[tokio::test]
-async fn a_killed_owner_is_seen_as_lost_through_a_relay_too() {
-    let host = Host::apart();
-    let id = make(&host, &wish(&host)).await;
+async fn killed_owner_is_reported_as_lost_through_a_relay() {
+    let host = Host::remote();
+    let id = make(&host, &spec_for(&host)).await;
     Guest::of(&host.backend, id).await.expect("true").await;
     host.kill_owner(id).await;
     let ended = loop {
@@ -62,16 +62,16 @@ async fn a_killed_owner_is_seen_as_lost_through_a_relay_too() {
             other => break other,
         }
     };
-    assert!(matches!(&ended, Phase::Ended(ended) if ended.reason == EndedReason::Lost), "{ended:?}");
+    assert!(matches!(&ended, Phase::Ended(ended) if ended.reason == EndReason::Lost), "{ended:?}");
     remove(&host, id).await;
 }
 
 #[tokio::test]
-async fn what_an_engine_far_away_cannot_do_is_named() {
-    let host = Host::apart();
+async fn remote_engine_limitations_are_reported() {
+    let host = Host::remote();
     let capabilities = host.backend.preflight().await.unwrap();
     assert!(!capabilities.enforced.contains(&LimitKind::Disk));
-    let id = make(&host, &wish(&host)).await;
+    let id = make(&host, &spec_for(&host)).await;
     let observed = host.backend.observe(id).await.unwrap();
     assert_eq!(observed.phase, Phase::Running);
     assert_eq!(observed.unenforced.len(), 1, "{observed:?}");
@@ -80,15 +80,15 @@ async fn what_an_engine_far_away_cannot_do_is_named() {
     assert!(observed.usage.pids >= 1 && observed.usage.memory_bytes > 0, "{:?}", observed.usage);
     assert!(host.backend.list().await.unwrap().contains(&id));
     remove(&host, id).await;
-    let limits = Limits { disk_mib: Limit::Required(64), ..wish(&host).limits };
-    let error = host.backend.create(id, &SandboxSpec { limits, ..wish(&host) }).await.unwrap_err();
+    let limits = Limits { disk_mib: Limit::Required(64), ..spec_for(&host).limits };
+    let error = host.backend.create(id, &SandboxSpec { limits, ..spec_for(&host) }).await.unwrap_err();
     assert!(matches!(error, SandboxError::LimitUnenforceable { limit: LimitKind::Disk, .. }), "{error:?}");
 }
 
 #[tokio::test]
-async fn a_container_has_no_rights_no_network_and_no_socket_of_the_engine() {
+async fn container_has_no_privileges_network_or_engine_socket() {
     let host = Host::new();
-    let mut spec = wish(&host);
+    let mut spec = spec_for(&host);
     spec.labels.insert("job".into(), "some-job".into());
     let id = make(&host, &spec).await;
     let found = Host::inspect(id);
@@ -117,12 +117,12 @@ async fn a_container_has_no_rights_no_network_and_no_socket_of_the_engine() {
 }
 
 #[tokio::test]
-async fn images_are_named_by_reference_and_a_missing_one_is_refused_with_what_to_do() {
+async fn missing_image_reference_is_refused_with_a_remedy() {
     let host = Host::with(|config| {
         config.images.insert("second".into(), "caisson/agent:other".into());
     });
     for name in ["caisson/agent:other", "second"] {
-        let id = make(&host, &SandboxSpec { image: Image::Named(name.into()), ..wish(&host) }).await;
+        let id = make(&host, &SandboxSpec { image: Image::Named(name.into()), ..spec_for(&host) }).await;
         assert_eq!(Guest::of(&host.backend, id).await.expect("whoami").await, "agent");
         remove(&host, id).await;
     }
@@ -133,7 +133,7 @@ async fn images_are_named_by_reference_and_a_missing_one_is_refused_with_what_to
         (Image::Directory("/srv/image".into()), "docker import"),
     ] {
         let id = SandboxId::generate();
-        let error = host.backend.create(id, &SandboxSpec { image, ..wish(&host) }).await.unwrap_err();
+        let error = host.backend.create(id, &SandboxSpec { image, ..spec_for(&host) }).await.unwrap_err();
         assert!(matches!(error, SandboxError::NoImage(_)), "{error:?}");
         assert!(error.to_string().contains(words), "{error}");
         remove(&host, id).await;
@@ -141,9 +141,9 @@ async fn images_are_named_by_reference_and_a_missing_one_is_refused_with_what_to
 }
 
 #[tokio::test]
-async fn extra_certificates_are_trusted_inside_and_the_home_of_the_image_is_kept() {
+async fn extra_certificates_are_trusted_and_image_home_is_kept() {
     let host = Host::new();
-    let mut spec = wish(&host);
+    let mut spec = spec_for(&host);
     spec.extra_ca = ["-----BEGIN CERTIFICATE-----\nEXTRA\n-----END CERTIFICATE-----".into()].into();
     let id = make(&host, &spec).await;
     let guest = Guest::of(&host.backend, id).await;
@@ -153,13 +153,13 @@ async fn extra_certificates_are_trusted_inside_and_the_home_of_the_image_is_kept
 }
 
 #[tokio::test]
-async fn an_image_that_was_removed_meanwhile_is_made_ready_again() {
+async fn removed_prepared_image_is_prepared_again() {
     let host = Host::new();
-    let id = make(&host, &wish(&host)).await;
+    let id = make(&host, &spec_for(&host)).await;
     let image = Host::inspect(id)["Config"]["Image"].as_str().unwrap().to_owned();
     remove(&host, id).await;
     Engine::ask("DELETE", &format!("/images/{image}?force=true")).expect("the image is there");
-    let id = make(&host, &wish(&host)).await;
+    let id = make(&host, &spec_for(&host)).await;
     remove(&host, id).await;
 }
 
@@ -168,7 +168,7 @@ async fn servers_on_one_engine_do_not_share_prepared_images() {
     let (first, second) = (Host::new(), Host::new());
     let mut images = Vec::new();
     for host in [&first, &second] {
-        let id = make(host, &wish(host)).await;
+        let id = make(host, &spec_for(host)).await;
         images.push(Host::inspect(id)["Config"]["Image"].as_str().unwrap().to_owned());
         remove(host, id).await;
     }
@@ -182,7 +182,7 @@ async fn servers_on_one_engine_do_not_share_prepared_images() {
 #[tokio::test]
 async fn restart_removes_containers_of_interrupted_image_builds() {
     let host = Host::new();
-    let id = make(&host, &wish(&host)).await;
+    let id = make(&host, &spec_for(&host)).await;
     let image = Host::inspect(id)["Config"]["Image"].as_str().unwrap().to_owned();
     remove(&host, id).await;
     let server = host.server();
@@ -190,18 +190,18 @@ async fn restart_removes_containers_of_interrupted_image_builds() {
     let name = |key: &str| format!("caisson-image-{server}-{key}");
 
     // Nobody requests that image again. It is removed when the engine is first contacted, and before a server exits.
-    Engine::make_container(&name("other"), &labels);
+    Engine::create_container(&name("other"), &labels);
     host.restarted().preflight().await.unwrap();
     assert!(!Engine::has_container(&name("other")));
-    Engine::make_container(&name("other"), &labels);
+    Engine::create_container(&name("other"), &labels);
     host.backend.settle().await.unwrap();
     assert!(!Engine::has_container(&name("other")));
 
     // The engine finishes the first request only now, while the next server requests the same container.
     Engine::ask("DELETE", &format!("/images/{image}?force=true")).expect("the image is there");
     let key = image.strip_prefix(&format!("caisson-prepared:{server}-")).unwrap();
-    let left = Engine::make_container(&name(key), &serde_json::json!({}));
-    let id = make(&host, &wish(&host)).await;
+    let left = Engine::create_container(&name(key), &serde_json::json!({}));
+    let id = make(&host, &spec_for(&host)).await;
     assert!(!Engine::has_container(&left));
     assert!(!Engine::has_container(&name(key)));
     remove(&host, id).await;
@@ -210,19 +210,19 @@ async fn restart_removes_containers_of_interrupted_image_builds() {
 #[tokio::test]
 async fn a_runtime_is_used_by_name_and_an_unknown_one_is_refused_by_name() {
     let host = Host::with(|config| config.runtime = Some("runc".into()));
-    let id = make(&host, &wish(&host)).await;
+    let id = make(&host, &spec_for(&host)).await;
     assert_eq!(Host::inspect(id)["HostConfig"]["Runtime"], "runc");
     remove(&host, id).await;
     let host = Host::with(|config| config.runtime = Some("runsc".into()));
     let error = host.backend.preflight().await.unwrap_err().to_string();
     assert!(error.contains("no runtime `runsc`") && error.contains("runc"), "{error}");
-    let error = host.backend.create(SandboxId::generate(), &wish(&host)).await.unwrap_err();
-    assert!(matches!(error, SandboxError::HostUnfit { .. }), "{error:?}");
+    let error = host.backend.create(SandboxId::generate(), &spec_for(&host)).await.unwrap_err();
+    assert!(matches!(error, SandboxError::HostUnsupported { .. }), "{error:?}");
     assert!(error.to_string().contains("daemon.json"), "{error}");
 }
 
 #[tokio::test]
-async fn an_engine_that_is_missing_stopped_or_closed_is_told_apart() {
+async fn missing_stopped_and_inaccessible_engines_have_different_errors() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("docker.sock");
     let mut config = DockerConfig::new(folder.path().join("state"), docker_host::program("caisson-guest"));
@@ -264,7 +264,7 @@ async fn an_engine_that_is_missing_stopped_or_closed_is_told_apart() {
 }
 
 #[tokio::test]
-async fn this_engine_is_fit_and_every_flaw_has_a_remedy() {
+async fn engine_passes_preflight_and_failed_checks_have_remedies() {
     let host = Host::new();
     let capabilities = host.backend.preflight().await.unwrap();
     assert!(capabilities.enforced.contains(&LimitKind::Disk), "{:?}", capabilities.checks);

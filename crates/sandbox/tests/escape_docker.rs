@@ -8,10 +8,10 @@ mod escape_suite;
 use std::path::PathBuf;
 
 use docker_host::Host;
-use escape_suite::{Captor, escape_suite};
+use escape_suite::{AttackedBackend, escape_suite};
 use sandbox::{LimitKind, SandboxId};
 
-impl Captor for Host {
+impl AttackedBackend for Host {
     fn outside(&self, id: SandboxId) -> Vec<i32> {
         vec![Self::owner_pid(id), Self::guest_pid(id)]
     }

@@ -61,7 +61,7 @@ fn host_on(disk: &Path) -> Host {
 }
 
 #[tokio::test]
-async fn data_that_did_not_reach_the_disk_is_told_for_ever_and_to_every_server() {
+async fn data_loss_is_reported_permanently_to_every_server() {
     let disk = SmallDisk::new(96);
     let host = host_on(disk.folder.path());
     let id = make(&host, &spec()).await;
@@ -89,7 +89,7 @@ async fn data_that_did_not_reach_the_disk_is_told_for_ever_and_to_every_server()
 }
 
 #[tokio::test]
-async fn what_a_sandbox_has_written_and_may_still_write_is_counted() {
+async fn written_and_unallocated_disk_space_is_reported() {
     let disk = SmallDisk::new(256);
     let host = host_on(disk.folder.path());
     let id = make(&host, &spec()).await;
@@ -109,7 +109,7 @@ async fn what_a_sandbox_has_written_and_may_still_write_is_counted() {
 }
 
 #[tokio::test]
-async fn without_overcommit_a_disk_that_the_host_could_not_hold_is_refused() {
+async fn without_overcommit_an_oversized_disk_is_refused() {
     let disk = SmallDisk::new(128);
     let mut host = host_on(disk.folder.path());
     host.config.disk_reserve_unless_overcommitted = Some(16 * MIB);

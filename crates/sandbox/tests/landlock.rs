@@ -14,17 +14,17 @@ mod ordinary_user_host;
 mod transfers;
 
 use escape_suite::*;
-use landlock_network::{every_connection_leads_to_the_entrance, there_is_no_other_way_out};
+use landlock_network::{every_connection_reaches_the_egress_proxy, no_other_network_path_exists};
 use namespace_host::Host;
-use ordinary_user_host::{Setting, UID, run};
+use ordinary_user_host::{UID, UserSetup, run};
 use protocol::TerminalSize;
 use sandbox::conformance::{Guest, Subject, remove};
 use sandbox::{
-    Backend, CheckState, EndedReason, Image, Isolation, Limit, LimitKind, Limits, Phase, SandboxError,
+    Backend, CheckState, EndReason, Image, Isolation, Limit, LimitKind, Limits, Phase, SandboxError,
     SandboxId, SandboxSpec,
 };
 
-/// Excludes `connections_used_up_leave_the_guest_alone`. Its script waits for connections that the guest makes on its
+/// Excludes `connection_exhaustion_does_not_affect_the_guest`. Its script waits for connections that the guest makes on its
 /// behalf, and exceeds the time limit of a command; meanwhile the guest answers and another sandbox works.
 macro_rules! tests {
     ($($name:ident)*) => {
@@ -38,45 +38,45 @@ macro_rules! tests {
             $(#[test]
             fn $name() {
                 let name = concat!("as_an_ordinary_user::", stringify!($name));
-                super::run(super::Setting::Single, name, |host| super::$name(host.without_namespaces()));
+                super::run(super::UserSetup::Single, name, |host| super::$name(host.without_namespaces()));
             })*
         }
     };
 }
 
 tests! {
-    it_is_given_only_to_those_who_accept_it commands_run_and_nothing_is_left files_go_in_and_out
-    a_command_has_a_terminal files_of_every_kind_are_removed nothing_runs_away
-    a_killed_launcher_leaves_nothing_once_destroyed a_killed_guest_takes_everything_with_it
-    limits_that_do_not_hold_are_named an_image_is_refused
-    every_connection_leads_to_the_entrance there_is_no_other_way_out the_host_is_out_of_reach
-    what_is_not_kept_out_is_what_is_said the_guest_is_out_of_reach ordinary_programs_work the_host_says_what_it_can_do
-    every_attempt_is_refused_and_nothing_outside_changes links_lead_nowhere_through_the_file_interface
-    names_that_are_swapped_lead_nowhere hard_links_that_come_and_go_lead_nowhere
-        a_workspace_that_changes_while_it_is_collected_gives_nothing_of_the_host
-    archives_with_parents_and_links_stay_inside processes_used_up_leave_the_host_and_the_guest_alone
-    memory_used_up_leaves_the_host_and_the_guest_alone
-    descriptors_and_terminals_used_up_leave_the_host_and_the_guest_alone
+    landlock_only_isolation_requires_opt_in commands_run_and_destroy_leaves_nothing files_go_in_and_out
+    a_command_has_a_terminal files_of_every_kind_are_removed processes_cannot_escape_being_killed
+    destroy_cleans_up_after_a_killed_launcher killing_the_guest_ends_all_processes
+    unenforced_limits_are_reported named_image_is_refused_without_namespaces
+    every_connection_reaches_the_egress_proxy no_other_network_path_exists host_files_and_processes_are_inaccessible
+    documented_gaps_are_the_actual_gaps the_guest_is_inaccessible ordinary_programs_work preflight_reports_host_capabilities
+    every_escape_attempt_is_refused_and_the_host_is_unchanged file_interface_does_not_follow_symlinks_out
+    swapped_symlinks_do_not_lead_out swapped_hard_links_do_not_lead_out
+        collecting_a_changing_workspace_leaks_nothing_of_the_host
+    archives_with_parents_and_links_stay_inside process_exhaustion_does_not_affect_host_or_guest
+    memory_exhaustion_does_not_affect_host_or_guest
+    fd_and_pty_exhaustion_does_not_affect_host_or_guest
 }
 
 /// The conformance tests that apply here too. Excluded, with reasons:
 ///
 /// - `a_sandbox_runs_commands_and_is_gone_after_destroy`, `the_image_is_read_only_to_the_agent`: there is no
-///   `/workspace` and no `/app`, and `/tmp` is the host's (`commands_run_and_nothing_is_left`,
-///   `the_host_is_out_of_reach`);
-/// - `a_sandbox_is_observed_and_listed`: not every limit is enforced (`limits_that_do_not_hold_are_named`);
+///   `/workspace` and no `/app`, and `/tmp` is the host's (`commands_run_and_destroy_leaves_nothing`,
+///   `host_files_and_processes_are_inaccessible`);
+/// - `a_sandbox_is_observed_and_listed`: not every limit is enforced (`unenforced_limits_are_reported`);
 /// - `the_disk_is_limited`: it is not;
 /// - `processes_are_limited`: the kernel counts processes per user and does not report refused forks
-///   (`limits_that_do_not_hold_are_named`);
-/// - `there_is_no_network_but_loopback`: the host's network is visible but unreachable (`there_is_no_other_way_out`);
-/// - `outgoing_connections_come_to_the_host_and_nowhere_else`: connections to other addresses also reach the host
-///   (`every_connection_leads_to_the_entrance`);
+///   (`unenforced_limits_are_reported`);
+/// - `there_is_no_network_but_loopback`: the host's network is visible but unreachable (`no_other_network_path_exists`);
+/// - `outgoing_connections_reach_only_the_host`: connections to other addresses also reach the host
+///   (`every_connection_reaches_the_egress_proxy`);
 /// - `commands_run_as_the_agent_without_rights`, `the_guest_runs_as_another_user`: the job has another id, or the
-///   server's (`the_host_is_out_of_reach`).
+///   server's (`host_files_and_processes_are_inaccessible`).
 ///
 /// If the server is not root there are no cgroups, so `memory_is_limited_and_the_guest_survives`,
-/// `the_processor_is_limited` and `a_frozen_sandbox_stands_still_and_goes_on` apply to root only. So does
-/// `limits_that_are_impossible_are_refused`, for another reason: a memory limit cannot be required at all.
+/// `cpu_time_is_limited` and `a_frozen_sandbox_makes_no_progress_until_thawed` apply to root only. So does
+/// `impossible_limits_are_refused`, for another reason: a memory limit cannot be required at all.
 macro_rules! promises {
     (of root: $($of_root:ident)*; of all: $($of_all:ident)*) => {
         mod promises_of_root {
@@ -93,7 +93,7 @@ macro_rules! promises {
             $(#[test]
             fn $of_all() {
                 let name = concat!("promises_of_an_ordinary_user::", stringify!($of_all));
-                super::run(super::Setting::Single, name, async |host| {
+                super::run(super::UserSetup::Single, name, async |host| {
                     sandbox::conformance::$of_all(&host.without_namespaces()).await;
                 });
             })*
@@ -102,14 +102,14 @@ macro_rules! promises {
 }
 
 promises! {
-    of root: memory_is_limited_and_the_guest_survives the_processor_is_limited
-        a_frozen_sandbox_stands_still_and_goes_on limits_that_are_impossible_are_refused;
-    of all: creating_the_same_id_again_changes_nothing two_creates_of_one_id_at_once_make_one_sandbox
-        the_newest_of_two_links_works a_broken_link_can_be_made_again
-        destroying_twice_and_destroying_nothing_succeed connecting_to_nothing_is_refused open_files_are_limited
-        more_isolation_than_there_is_is_refused an_unknown_image_is_refused
-        files_move_between_directories_and_get_links a_restarted_backend_finds_and_removes_what_is_there
-        a_killed_owner_takes_the_sandbox_with_it a_killed_guest_is_seen_as_lost many_sandboxes_at_once_all_live
+    of root: memory_is_limited_and_the_guest_survives cpu_time_is_limited
+        a_frozen_sandbox_makes_no_progress_until_thawed impossible_limits_are_refused;
+    of all: create_is_idempotent concurrent_creates_of_one_id_make_one_sandbox
+        the_newest_of_two_links_works a_broken_link_can_be_reconnected
+        destroying_twice_and_destroying_nothing_succeed connecting_to_a_missing_sandbox_fails open_files_are_limited
+        unavailable_isolation_is_refused an_unknown_image_is_refused
+        files_can_be_moved_and_linked_across_directories a_restarted_backend_finds_and_removes_existing_sandboxes
+        killing_the_owner_ends_the_sandbox a_killed_guest_is_reported_as_lost many_sandboxes_run_at_once
 }
 
 fn spec() -> SandboxSpec {
@@ -134,23 +134,23 @@ async fn end(host: &Host, id: SandboxId) {
     remove(host, id).await;
     let places = [
         host.config.state_dir.join("trash").join(id.to_string()),
-        host.config.shelter_dir.join(format!("trash-{id}")),
+        host.config.landlock_only_dir.join(format!("trash-{id}")),
     ];
     while places.iter().any(|place| place.exists()) {
         tokio::task::yield_now().await;
     }
 }
 
-async fn it_is_given_only_to_those_who_accept_it(host: Host) {
+async fn landlock_only_isolation_requires_opt_in(host: Host) {
     let asked = SandboxSpec { isolation: Isolation::Namespaces, ..spec() };
     let error = host.backend.create(SandboxId::generate(), &asked).await.unwrap_err();
-    let SandboxError::HostUnfit { remedy, .. } = &error else { panic!("{error:?}") };
+    let SandboxError::HostUnsupported { remedy, .. } = &error else { panic!("{error:?}") };
     assert!(remedy.contains("\"isolation\": \"landlock\"") && remedy.contains("[sandbox]"), "{remedy}");
     assert!(!error.is_retryable());
     assert_eq!(host.backend.preflight().await.unwrap().isolation, Isolation::Landlock);
 }
 
-async fn commands_run_and_nothing_is_left(host: Host) {
+async fn commands_run_and_destroy_leaves_nothing(host: Host) {
     let (id, guest) = start(&host).await;
     let workspace = guest.expect("pwd").await;
     assert_eq!(guest.expect("echo $CAISSON_WORKSPACE; dirname $HOME; dirname $TMPDIR").await, {
@@ -188,7 +188,7 @@ async fn files_of_every_kind_are_removed(host: Host) {
 }
 
 /// Whatever a process does to its parents, its session and its limits, it cannot escape being killed.
-async fn nothing_runs_away(host: Host) {
+async fn processes_cannot_escape_being_killed(host: Host) {
     let (id, guest) = start(&host).await;
     let script = r#"
 import os, resource, signal, time
@@ -217,7 +217,7 @@ print("left")
     end(&host, id).await;
 }
 
-async fn a_killed_launcher_leaves_nothing_once_destroyed(host: Host) {
+async fn destroy_cleans_up_after_a_killed_launcher(host: Host) {
     let (id, guest) = start(&host).await;
     guest.expect("setsid sleep 1000 > /dev/null 2>&1 &").await;
     host.kill_owner(id).await;
@@ -230,11 +230,11 @@ async fn a_killed_launcher_leaves_nothing_once_destroyed(host: Host) {
         tokio::task::yield_now().await;
     };
     let Phase::Ended(ended) = observed.phase else { panic!("{observed:?}") };
-    assert_eq!(ended.reason, EndedReason::Lost);
+    assert_eq!(ended.reason, EndReason::Lost);
     end(&host, id).await;
 }
 
-async fn a_killed_guest_takes_everything_with_it(host: Host) {
+async fn killing_the_guest_ends_all_processes(host: Host) {
     let (id, guest) = start(&host).await;
     guest.expect("setsid sleep 1000 > /dev/null 2>&1 &").await;
     host.kill_guest(id).await;
@@ -242,11 +242,14 @@ async fn a_killed_guest_takes_everything_with_it(host: Host) {
         tokio::task::yield_now().await;
     }
     // The launcher killed them before it recorded the end.
-    assert_eq!(launcher::mark::processes(launcher::mark::of(id.as_u128())), Vec::<i32>::new());
+    assert_eq!(
+        launcher::process_mark::processes(launcher::process_mark::of(id.as_u128())),
+        Vec::<i32>::new()
+    );
     end(&host, id).await;
 }
 
-async fn limits_that_do_not_hold_are_named(host: Host) {
+async fn unenforced_limits_are_reported(host: Host) {
     let (id, _guest) = start(&host).await;
     let observed = host.backend.observe(id).await.unwrap();
     let named: Vec<_> = observed.unenforced.iter().map(|(kind, _)| *kind).collect();
@@ -273,7 +276,7 @@ async fn conformance_of_processes(host: &Host) {
     end(host, id).await;
 }
 
-async fn an_image_is_refused(host: Host) {
+async fn named_image_is_refused_without_namespaces(host: Host) {
     let asked = SandboxSpec { image: Image::Directory("/usr".into()), ..spec() };
     let error = host.backend.create(SandboxId::generate(), &asked).await.unwrap_err();
     assert!(error.to_string().contains("needs a root of its own"), "{error}");
@@ -282,7 +285,7 @@ async fn an_image_is_refused(host: Host) {
     assert!(matches!(error, SandboxError::NoImage(_)), "{error:?}");
 }
 
-async fn the_host_is_out_of_reach(host: Host) {
+async fn host_files_and_processes_are_inaccessible(host: Host) {
     let secret = host.directory.path().join("secret");
     std::fs::write(&secret, "secret").unwrap();
     let (id, guest) = start(&host).await;
@@ -331,7 +334,7 @@ print(call({pidfd_getfd}, os.pidfd_open(server), 0, 0), call({keyctl}, 0, -3, 1)
 }
 
 /// Checks exactly what docs/isolation.md and SECURITY.md list as not prevented: no more and no less.
-async fn what_is_not_kept_out_is_what_is_said(host: Host) {
+async fn documented_gaps_are_the_actual_gaps(host: Host) {
     let own = host.directory.path().join("own");
     std::fs::write(&own, "mine").unwrap();
     let (id, guest) = start(&host).await;
@@ -355,7 +358,7 @@ async fn what_is_not_kept_out_is_what_is_said(host: Host) {
     end(&host, id).await;
 }
 
-async fn the_guest_is_out_of_reach(host: Host) {
+async fn the_guest_is_inaccessible(host: Host) {
     let (id, guest) = start(&host).await;
     let script = format!(
         r#"
@@ -393,7 +396,7 @@ async fn ordinary_programs_work(host: Host) {
     end(&host, id).await;
 }
 
-async fn the_host_says_what_it_can_do(host: Host) {
+async fn preflight_reports_host_capabilities(host: Host) {
     let checks = host.backend.checks().await;
     let of = |name: &str| checks.iter().find(|check| check.name == name).unwrap();
     assert_eq!(of("namespaces").state, CheckState::Weaker);

@@ -12,13 +12,13 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use launcher::launch_file::LaunchText;
+use launcher::launch_file::LaunchFileContents;
 use namespace_host::{Host, program};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 use sandbox::conformance::{Guest, make, remove, spec};
 use sandbox::namespace::NamespaceBackend;
-use sandbox::{Backend, CheckState, EndedReason, Image, Limit, LimitKind, Phase, SandboxError, SandboxId};
+use sandbox::{Backend, CheckState, EndReason, Image, Limit, LimitKind, Phase, SandboxError, SandboxId};
 
 /// The output of `ls -A` for four empty directories.
 const EMPTY: &str = "/app:\n\n/tmp:\n\n/var/tmp:\n\n/workspace:";
@@ -26,7 +26,7 @@ const EMPTY: &str = "/app:\n\n/tmp:\n\n/var/tmp:\n\n/workspace:";
 sandbox::conformance_suite!(Host::new());
 
 #[tokio::test]
-async fn this_host_is_fit_and_every_flaw_has_a_remedy() {
+async fn host_passes_preflight_and_failed_checks_have_remedies() {
     let host = Host::new();
     let capabilities = host.backend.preflight().await.unwrap();
     assert!(capabilities.enforced.contains(&LimitKind::Disk), "{:?}", capabilities.checks);
@@ -49,7 +49,7 @@ async fn the_cpu_quota_is_set() {
 }
 
 #[tokio::test]
-async fn the_host_image_has_nothing_of_the_hosts_users() {
+async fn host_image_contains_no_host_users() {
     let host = Host::new();
     let id = make(&host, &spec()).await;
     let guest = Guest::of(&host.backend, id).await;
@@ -110,7 +110,7 @@ async fn extra_certificates_are_trusted_inside() {
 }
 
 #[tokio::test]
-async fn a_directory_is_an_image_and_stays_as_it_is() {
+async fn directory_image_is_not_modified() {
     let host = Host::new();
     let image = host.directory.path().join("image");
     for directory in ["bin", "etc", "tmp"] {
@@ -147,7 +147,7 @@ fn copy_with_libraries(program: &str, root: &Path) {
 }
 
 #[tokio::test]
-async fn an_image_whose_workspace_is_a_link_is_refused_by_name() {
+async fn image_with_symlinked_workspace_is_refused() {
     let host = Host::new();
     let image = host.directory.path().join("image");
     fs::create_dir_all(&image).unwrap();
@@ -162,7 +162,7 @@ async fn an_image_whose_workspace_is_a_link_is_refused_by_name() {
 }
 
 #[tokio::test]
-async fn a_sandbox_of_an_earlier_version_is_told_to_be_lost_and_ended() {
+async fn sandbox_of_an_earlier_version_is_reported_lost_and_ended() {
     let host = Host::new();
     let id = SandboxId::generate();
     host.backend.create(id, &spec()).await.unwrap();
@@ -170,7 +170,7 @@ async fn a_sandbox_of_an_earlier_version_is_told_to_be_lost_and_ended() {
     let launcher = pidfd_open(launcher, PidfdFlags::empty()).unwrap();
     fs::rename(host.sandbox(id).join("launch.jsonl"), host.sandbox(id).join("launch.json")).unwrap();
     let Phase::Ended(ended) = host.backend.observe(id).await.unwrap().phase else { panic!("not told") };
-    assert_eq!(ended.reason, EndedReason::Lost);
+    assert_eq!(ended.reason, EndReason::Lost);
     assert!(ended.detail.contains("earlier version"), "{}", ended.detail);
     remove(&host, id).await;
     // Checked with a pidfd: a process that has ended has a directory in /proc until its parent reaps it.
@@ -179,7 +179,7 @@ async fn a_sandbox_of_an_earlier_version_is_told_to_be_lost_and_ended() {
 }
 
 #[tokio::test]
-async fn a_launcher_that_stood_ready_and_died_is_replaced_and_its_sandboxes_live_on() {
+async fn dead_standby_launcher_is_replaced_and_its_sandboxes_live_on() {
     let host = Host::new();
     let first = make(&host, &spec()).await;
     let parent = |pid: i32| {
@@ -198,7 +198,7 @@ async fn a_launcher_that_stood_ready_and_died_is_replaced_and_its_sandboxes_live
 }
 
 #[tokio::test]
-async fn a_sandbox_that_does_nothing_gives_the_memory_of_its_programs_back() {
+async fn idle_sandbox_returns_memory() {
     // The memory that guest and launcher keep while idle; right after a command it is 2,800 and 1,200.
     const MOST_IDLE_KIB: [u64; 2] = [2000, 800];
     let host = Host::new();
@@ -221,7 +221,7 @@ async fn a_sandbox_that_does_nothing_gives_the_memory_of_its_programs_back() {
 }
 
 #[tokio::test]
-async fn a_network_is_lent_again_only_when_nobody_used_it() {
+async fn only_unused_networks_are_reused() {
     let host = Host::new();
     let network = |id| fs::File::open(format!("/proc/{}/ns/net", host.guest_pid(id))).unwrap();
     // The kernel reuses inode numbers of namespaces, so both are held open during the comparison.
@@ -252,7 +252,7 @@ async fn a_network_is_lent_again_only_when_nobody_used_it() {
 /// Contents, names and attributes of what a job wrote are nowhere in the server's folder once the sandbox is gone,
 /// not even in the free blocks of a disk that is ready for the next one.
 #[tokio::test]
-async fn nothing_that_a_sandbox_wrote_is_on_the_hosts_disk_when_it_is_gone() {
+async fn destroyed_sandbox_leaves_no_data_on_the_host_disk() {
     let host = Host::new();
     let secrets: Vec<String> = (0..3).map(|_| SandboxId::generate().to_string()).collect();
     for _ in 0..3 {
@@ -279,7 +279,7 @@ fn is_found(folder: &Path, texts: &[String]) -> bool {
 }
 
 #[tokio::test]
-async fn terminals_watches_and_names_in_memory_are_bounded_for_each_sandbox() {
+async fn ptys_watches_and_tmpfs_inodes_are_limited_per_sandbox() {
     let host = Host::new();
     let mut spec = spec();
     spec.limits.memory_mib = Limit::Required(128);
@@ -312,7 +312,7 @@ print(most(lambda _: os.openpty()), most(lambda _: watch()), most(name))
 /// Kernel buffers that nobody reads. If they are charged to memory, the process is killed; if they have their own
 /// limit, further writes are refused.
 #[tokio::test]
-async fn buffers_of_sockets_and_pipes_count_towards_the_memory() {
+async fn socket_and_pipe_buffers_count_towards_memory() {
     const MEMORY_MIB: u64 = 64;
     let host = Host::new();
     let mut spec = spec();
@@ -331,7 +331,7 @@ async fn buffers_of_sockets_and_pipes_count_towards_the_memory() {
 }
 
 #[tokio::test]
-async fn locks_and_watches_on_devices_of_the_host_do_not_reach_a_sandbox() {
+async fn host_device_locks_and_watches_are_invisible_in_a_sandbox() {
     let host = Host::new();
     let id = make(&host, &spec()).await;
     let guest = Guest::of(&host.backend, id).await;
@@ -353,7 +353,7 @@ async fn locks_and_watches_on_devices_of_the_host_do_not_reach_a_sandbox() {
 }
 
 #[tokio::test]
-async fn a_sandbox_has_a_boot_id_of_its_own_and_sees_no_path_of_the_host() {
+async fn sandbox_has_its_own_boot_id_and_sees_no_host_paths() {
     const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
     let host = Host::new();
     let mut boot_ids = BTreeSet::from([fs::read_to_string(BOOT_ID).unwrap().trim().to_owned()]);
@@ -387,13 +387,13 @@ fn end_processes(host: &Host, id: SandboxId) {
 
 /// A process that still holds the device may still write to the file below it.
 #[tokio::test]
-async fn the_disk_of_a_folder_with_another_name_is_waited_for() {
+async fn disk_below_a_symlinked_folder_is_waited_for() {
     let real = tempfile::tempdir().unwrap();
     let link = real.path().join("link");
     std::os::unix::fs::symlink(real.path(), &link).unwrap();
     let mut host = Host::with(&program("caisson-launcher"), &program("caisson-guest"), &link);
     let id = make(&host, &spec()).await;
-    let running = LaunchText::read(&host.sandbox(id)).unwrap().unwrap().running().unwrap();
+    let running = LaunchFileContents::read(&host.sandbox(id)).unwrap().unwrap().running().unwrap();
     let device = fs::File::open(format!("/dev/loop{}", running.loop_device.unwrap())).unwrap();
     // Kills its processes first, however long that takes, so that only the device is left to wait for.
     end_processes(&host, id);
@@ -408,7 +408,7 @@ async fn the_disk_of_a_folder_with_another_name_is_waited_for() {
 }
 
 #[tokio::test]
-async fn remains_of_a_start_that_never_was_are_replaced() {
+async fn remains_of_a_failed_start_are_replaced() {
     let host = Host::new();
     let id = SandboxId::generate();
     fs::create_dir_all(host.sandbox(id).join("guest")).unwrap();

@@ -15,11 +15,11 @@ use std::fs;
 
 use escape_suite::*;
 use namespace_host::Host;
-use ordinary_user_host::{Setting, UID, run};
+use ordinary_user_host::{UID, UserSetup, run};
 use protocol::ExecEnd;
 use sandbox::conformance::{Guest, Subject, remove};
 use sandbox::{
-    Backend, CheckState, EndedReason, Image, Isolation, Limit, LimitKind, Limits, Phase, SandboxError,
+    Backend, CheckState, EndReason, Image, Isolation, Limit, LimitKind, Limits, Phase, SandboxError,
     SandboxId, SandboxSpec,
 };
 
@@ -28,7 +28,7 @@ macro_rules! tests {
         mod $module {
             $(#[test]
             fn $name() {
-                super::run(super::Setting::$setting, concat!(stringify!($module), "::", stringify!($name)), super::$name);
+                super::run(super::UserSetup::$setting, concat!(stringify!($module), "::", stringify!($name)), super::$name);
             })*
         }
     )*};
@@ -36,33 +36,33 @@ macro_rules! tests {
 
 tests! {
     Lent in with_lent_ids:
-        commands_run_and_nothing_is_left files_go_in_and_out a_command_has_a_terminal
+        commands_run_and_destroy_leaves_nothing files_go_in_and_out a_command_has_a_terminal
         files_of_every_kind_are_removed there_is_no_network_but_loopback
-        a_killed_launcher_takes_the_sandbox_with_it limits_that_do_not_hold_are_named processes_are_limited
-        the_image_is_read_only a_directory_is_an_image a_named_image_has_agent_and_home a_restarted_server_carries_on many_live_at_once
-        the_host_is_fit_and_flaws_have_remedies the_guest_is_out_of_reach ordinary_programs_work
-        the_agent_has_an_id_of_its_own;
+        killing_the_launcher_ends_the_sandbox unenforced_limits_are_reported processes_are_limited
+        the_image_is_read_only a_directory_is_an_image named_image_has_agent_user_and_home a_restarted_server_carries_on many_run_at_once
+        host_is_usable_and_failed_checks_have_remedies the_guest_is_inaccessible ordinary_programs_work
+        agent_has_its_own_user_id;
     Single in with_a_single_id:
-        commands_run_and_nothing_is_left files_go_in_and_out a_command_has_a_terminal
+        commands_run_and_destroy_leaves_nothing files_go_in_and_out a_command_has_a_terminal
         files_of_every_kind_are_removed there_is_no_network_but_loopback
-        a_killed_launcher_takes_the_sandbox_with_it limits_that_do_not_hold_are_named processes_are_limited
-        the_image_is_read_only a_directory_is_an_image a_named_image_has_agent_and_home a_restarted_server_carries_on many_live_at_once
-        the_host_is_fit_and_flaws_have_remedies the_guest_is_out_of_reach ordinary_programs_work
-        the_agent_is_the_user_without_rights;
+        killing_the_launcher_ends_the_sandbox unenforced_limits_are_reported processes_are_limited
+        the_image_is_read_only a_directory_is_an_image named_image_has_agent_user_and_home a_restarted_server_carries_on many_run_at_once
+        host_is_usable_and_failed_checks_have_remedies the_guest_is_inaccessible ordinary_programs_work
+        agent_is_the_unprivileged_user;
     Lent in escapes_with_lent_ids:
-        every_attempt_is_refused_and_nothing_outside_changes links_lead_nowhere_through_the_file_interface
-        names_that_are_swapped_lead_nowhere hard_links_that_come_and_go_lead_nowhere
-        a_workspace_that_changes_while_it_is_collected_gives_nothing_of_the_host
-        archives_with_parents_and_links_stay_inside processes_used_up_leave_the_host_and_the_guest_alone
-        descriptors_and_terminals_used_up_leave_the_host_and_the_guest_alone connections_used_up_leave_the_guest_alone;
+        every_escape_attempt_is_refused_and_the_host_is_unchanged file_interface_does_not_follow_symlinks_out
+        swapped_symlinks_do_not_lead_out swapped_hard_links_do_not_lead_out
+        collecting_a_changing_workspace_leaks_nothing_of_the_host
+        archives_with_parents_and_links_stay_inside process_exhaustion_does_not_affect_host_or_guest
+        fd_and_pty_exhaustion_does_not_affect_host_or_guest connection_exhaustion_does_not_affect_the_guest;
     Single in escapes_with_a_single_id:
-        every_attempt_is_refused_and_nothing_outside_changes links_lead_nowhere_through_the_file_interface
-        names_that_are_swapped_lead_nowhere hard_links_that_come_and_go_lead_nowhere
-        a_workspace_that_changes_while_it_is_collected_gives_nothing_of_the_host
-        archives_with_parents_and_links_stay_inside processes_used_up_leave_the_host_and_the_guest_alone
-        descriptors_and_terminals_used_up_leave_the_host_and_the_guest_alone connections_used_up_leave_the_guest_alone;
+        every_escape_attempt_is_refused_and_the_host_is_unchanged file_interface_does_not_follow_symlinks_out
+        swapped_symlinks_do_not_lead_out swapped_hard_links_do_not_lead_out
+        collecting_a_changing_workspace_leaks_nothing_of_the_host
+        archives_with_parents_and_links_stay_inside process_exhaustion_does_not_affect_host_or_guest
+        fd_and_pty_exhaustion_does_not_affect_host_or_guest connection_exhaustion_does_not_affect_the_guest;
     Delegated in with_delegated_control_groups:
-        memory_is_limited_and_sandboxes_can_be_frozen commands_run_and_nothing_is_left;
+        memory_is_limited_and_sandboxes_can_be_frozen commands_run_and_destroy_leaves_nothing;
 }
 
 fn spec() -> SandboxSpec {
@@ -91,7 +91,7 @@ async fn end(host: &Host, id: SandboxId) {
     }
 }
 
-async fn commands_run_and_nothing_is_left(host: Host) {
+async fn commands_run_and_destroy_leaves_nothing(host: Host) {
     let (id, guest) = start(&host).await;
     assert_eq!(guest.expect("pwd; echo hello > greeting; cat /app/greeting").await, "/workspace\nhello");
     assert_eq!(
@@ -156,7 +156,7 @@ async fn there_is_no_network_but_loopback(host: Host) {
     end(&host, id).await;
 }
 
-async fn a_killed_launcher_takes_the_sandbox_with_it(host: Host) {
+async fn killing_the_launcher_ends_the_sandbox(host: Host) {
     let (id, guest) = start(&host).await;
     guest.expect("mkdir kept && echo x > kept/file; sleep 1000 > /dev/null 2>&1 &").await;
     host.kill_owner(id).await;
@@ -168,11 +168,11 @@ async fn a_killed_launcher_takes_the_sandbox_with_it(host: Host) {
         tokio::task::yield_now().await;
     };
     let Phase::Ended(ended) = observed.phase else { panic!("{observed:?}") };
-    assert_eq!(ended.reason, EndedReason::Lost);
+    assert_eq!(ended.reason, EndReason::Lost);
     end(&host, id).await;
 }
 
-async fn limits_that_do_not_hold_are_named(host: Host) {
+async fn unenforced_limits_are_reported(host: Host) {
     let (id, _guest) = start(&host).await;
     let unenforced = host.backend.observe(id).await.unwrap().unenforced;
     assert_eq!(host.backend.unenforced(id).await.unwrap(), unenforced);
@@ -245,7 +245,7 @@ async fn a_directory_is_an_image(host: Host) {
     assert!(!image.join("workspace").exists() && !image.join("proc").exists(), "the image stays as it is");
 }
 
-async fn a_named_image_has_agent_and_home(host: Host) {
+async fn named_image_has_agent_user_and_home(host: Host) {
     let root = host.config.images_dir.join("small/rootfs");
     fs::create_dir_all(root.join("bin")).unwrap();
     fs::copy("/bin/busybox", root.join("bin/busybox")).expect("the package busybox-static is needed");
@@ -276,7 +276,7 @@ async fn a_restarted_server_carries_on(host: Host) {
     end(&host, id).await;
 }
 
-async fn many_live_at_once(host: Host) {
+async fn many_run_at_once(host: Host) {
     let mut started = Vec::new();
     for _ in 0..10 {
         started.push(start(&host).await);
@@ -287,7 +287,7 @@ async fn many_live_at_once(host: Host) {
     }
 }
 
-async fn the_host_is_fit_and_flaws_have_remedies(host: Host) {
+async fn host_is_usable_and_failed_checks_have_remedies(host: Host) {
     let capabilities = host.backend.preflight().await.unwrap();
     assert_eq!(capabilities.enforced, [LimitKind::Pids, LimitKind::OpenFiles]);
     assert!(capabilities.checks.iter().any(|check| check.state == CheckState::Weaker));
@@ -297,7 +297,7 @@ async fn the_host_is_fit_and_flaws_have_remedies(host: Host) {
 }
 
 /// Holds even if the agent has the guest's own user id.
-async fn the_guest_is_out_of_reach(host: Host) {
+async fn the_guest_is_inaccessible(host: Host) {
     let (id, guest) = start(&host).await;
     let script = format!(
         r#"
@@ -341,7 +341,7 @@ async fn ordinary_programs_work(host: Host) {
     end(&host, id).await;
 }
 
-async fn the_agent_has_an_id_of_its_own(host: Host) {
+async fn agent_has_its_own_user_id(host: Host) {
     let (id, guest) = start(&host).await;
     assert_eq!(
         guest.expect("id -u; id -g; id -G; stat -c %u /workspace ~ /etc").await,
@@ -358,7 +358,7 @@ async fn the_agent_has_an_id_of_its_own(host: Host) {
     end(&host, other).await;
 }
 
-async fn the_agent_is_the_user_without_rights(host: Host) {
+async fn agent_is_the_unprivileged_user(host: Host) {
     let (id, guest) = start(&host).await;
     assert_eq!(guest.expect("id -u; id -g; stat -c %u /workspace ~ /etc").await, "0\n0\n0\n0\n0");
     guest.expect("touch file").await;

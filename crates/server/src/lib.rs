@@ -6,20 +6,13 @@
 //! execute.
 
 mod access;
-mod admission;
+mod access_log;
 mod answers;
-mod arrival;
-mod authority;
-mod body;
-mod connection;
-mod cookie_origin;
-mod download;
+mod clock;
 mod error;
-mod event_stream;
 mod extract;
 mod guard;
-mod hold;
-mod host;
+mod host_reports;
 mod openapi;
 mod origins;
 mod problem;
@@ -27,20 +20,15 @@ mod router;
 mod routes;
 mod serve;
 mod settings;
-mod tls;
-mod uploads;
-mod view_only;
-mod websocket;
+mod streams;
 
-pub use access::{AccessLog, ClientSecret, OidcSettings};
+pub use access_log::AccessLog;
 /// The type that [`serve`] serves.
 pub use axum::Router as Application;
 pub use error::ServerError;
-pub use host::{HostReports, MakeReport};
-pub use openapi::openapi;
+pub use host_reports::{HostReports, ReportFn};
 pub use origins::{exposed_desktop, exposed_notebook, forward_desktop, previews};
 pub use problem::Problem;
-pub use router::router;
+pub use router::{openapi, router};
 pub use serve::{serve, serve_stream};
-pub use settings::ServerSettings;
-pub use tls::Certificate;
+pub use settings::{Certificate, ClientSecret, OidcSettings, ServerSettings};

@@ -155,7 +155,7 @@ impl From<OrchestratorError> for Problem {
                 problem.detail = invalid.problem;
                 problem.field = Some(invalid.field);
             }
-            OrchestratorError::KeyUsedUp { retry_after_s, .. }
+            OrchestratorError::KeyQuotaExceeded { retry_after_s, .. }
             | OrchestratorError::QueueFull { retry_after_s, .. }
             | OrchestratorError::TooManySandboxes { retry_after_s, .. } => {
                 problem.retry_after_s = Some(retry_after_s.max(1));
@@ -180,7 +180,7 @@ fn status_of(error: &OrchestratorError) -> StatusCode {
         }
         OrchestratorError::NoJob(_)
         | OrchestratorError::NoSandbox(_)
-        | OrchestratorError::NoPicture(_)
+        | OrchestratorError::NoScreenshot(_)
         | OrchestratorError::NoKey(_)
         | OrchestratorError::NoShare(_)
         | OrchestratorError::NoRequest { .. }
@@ -195,8 +195,8 @@ fn status_of(error: &OrchestratorError) -> StatusCode {
         | OrchestratorError::IdempotencyPending => StatusCode::CONFLICT,
         OrchestratorError::QueueFull { .. }
         | OrchestratorError::TooManySandboxes { .. }
-        | OrchestratorError::KeyUsedUp { .. } => StatusCode::TOO_MANY_REQUESTS,
-        OrchestratorError::OnlyWatches(_) => StatusCode::FORBIDDEN,
+        | OrchestratorError::KeyQuotaExceeded { .. } => StatusCode::TOO_MANY_REQUESTS,
+        OrchestratorError::ViewOnly(_) => StatusCode::FORBIDDEN,
         OrchestratorError::DiskFull => StatusCode::INSUFFICIENT_STORAGE,
         OrchestratorError::ShuttingDown
         | OrchestratorError::StoreBusy
@@ -206,7 +206,7 @@ fn status_of(error: &OrchestratorError) -> StatusCode {
         OrchestratorError::Link(_) => StatusCode::BAD_GATEWAY,
         OrchestratorError::Sandbox(_) => match error.code() {
             "sandbox_not_running" => StatusCode::CONFLICT,
-            "host_unfit" | "backend_unavailable" => StatusCode::SERVICE_UNAVAILABLE,
+            "host_unsupported" | "backend_unavailable" => StatusCode::SERVICE_UNAVAILABLE,
             "sandbox_failed" => StatusCode::BAD_GATEWAY,
             _ => StatusCode::UNPROCESSABLE_ENTITY,
         },
@@ -216,7 +216,7 @@ fn status_of(error: &OrchestratorError) -> StatusCode {
 
 fn status_of_file(code: FileErrorCode) -> StatusCode {
     match code {
-        FileErrorCode::BadPath => StatusCode::BAD_REQUEST,
+        FileErrorCode::InvalidPath => StatusCode::BAD_REQUEST,
         FileErrorCode::OutsideWorkspace | FileErrorCode::Denied => StatusCode::FORBIDDEN,
         FileErrorCode::NotFound => StatusCode::NOT_FOUND,
         FileErrorCode::Exists
@@ -266,7 +266,7 @@ mod tests {
             (OrchestratorError::ShuttingDown, 503, "shutting_down"),
             (OrchestratorError::StoreUnavailable { why: "read-only".into() }, 503, "store_unavailable"),
             (file(FileErrorCode::OutsideWorkspace), 403, "path_outside_workspace"),
-            (file(FileErrorCode::BadPath), 400, "bad_path"),
+            (file(FileErrorCode::InvalidPath), 400, "invalid_path"),
             (file(FileErrorCode::NotFound), 404, "file_not_found"),
             (file(FileErrorCode::Exists), 409, "file_exists"),
             (file(FileErrorCode::NotFile), 409, "not_a_file"),
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_field_is_named_apart_from_the_text() {
+    fn invalid_field_is_reported_separately() {
         let invalid = InvalidField { field: "steps[2].timeout_s".into(), problem: "is not a time".into() };
         let problem = Problem::from(OrchestratorError::Invalid(invalid));
         let json: serde_json::Value = serde_json::from_slice(&problem.to_json()).unwrap();
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_database_that_cannot_be_written_is_worth_another_try() {
+    fn unavailable_store_sets_retry_after() {
         for error in [OrchestratorError::StoreBusy, OrchestratorError::StoreUnavailable { why: "no".into() }]
         {
             let response = Problem::from(error).into_response();
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_says_when_to_try_again() {
+    fn full_queue_sets_retry_after() {
         let response =
             Problem::from(OrchestratorError::QueueFull { queued: 9, retry_after_s: 3 }).into_response();
         assert_eq!(response.headers()[header::RETRY_AFTER], "3");
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cause_of_a_server_failure_is_not_told() {
+    fn source_of_an_internal_error_is_not_exposed() {
         let source = std::io::Error::other("secret path");
         let error = OrchestratorError::Io { doing: "reading the log".into(), source };
         let problem = Problem::from(error);

@@ -7,7 +7,7 @@ use model::scripted::{Order, Script, ScriptedAnswer, ScriptedServer};
 use serde_json::{Value, json};
 
 /// A server with jobs in every state.
-pub(crate) struct Filled {
+pub(crate) struct Gallery {
     pub(crate) server: Server,
     _models: Vec<ScriptedServer>,
     /// Job ids by the name of what they show.
@@ -15,17 +15,17 @@ pub(crate) struct Filled {
 }
 
 /// Starts the server and waits until every job has reached its state.
-pub(crate) fn fill() -> Filled {
+pub(crate) fn fill() -> Gallery {
     let config = "[model]\nlocal = false\n".to_owned();
     let server = Server::start_with(Options { config, images: Some(default_images()), ..Options::default() });
-    let mut filled = Filled { server, _models: Vec::new(), jobs: BTreeMap::new() };
-    few_small_ones(&filled.server);
+    let mut filled = Gallery { server, _models: Vec::new(), jobs: BTreeMap::new() };
+    add_small_jobs(&filled.server);
     filled.steps();
     filled.agents();
     filled
 }
 
-fn few_small_ones(server: &Server) {
+fn add_small_jobs(server: &Server) {
     let names = [
         "nightly backup",
         "resize pictures",
@@ -40,7 +40,7 @@ fn few_small_ones(server: &Server) {
     }
 }
 
-impl Filled {
+impl Gallery {
     fn add(&mut self, name: &'static str, body: &Value, state: &str) {
         let job = self.server.schedule(body);
         let id = job.id.clone();
@@ -182,8 +182,8 @@ fn story(commands: &[&str]) -> Vec<ScriptedAnswer> {
         call("shell", json!({"command": "printf '\\033[1m== 1 test ==\\033[0m\\n'; python3 -c \"import test_page; test_page.test_every_month_has_a_bar()\" && printf '\\033[32m✓ every month has a bar\\033[0m\\n'"})),
     ];
     // The last command repeats for longer than any gallery run, however long a single call may take.
-    let for_ever = commands.last().into_iter().cycle().take(if commands.is_empty() { 0 } else { 300 });
-    for command in commands.iter().chain(for_ever) {
+    let repeated = commands.last().into_iter().cycle().take(if commands.is_empty() { 0 } else { 300 });
+    for command in commands.iter().chain(repeated) {
         answers.push(call("shell", json!({"command": command, "wait_s": 3600})));
     }
     if commands.is_empty() {

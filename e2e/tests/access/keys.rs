@@ -6,10 +6,10 @@ use e2e::{Options, Server, Socket, binary, shell};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::{start, stderr, stdout};
+use crate::keyed_server::{start, stderr, stdout};
 
 #[test]
-fn without_keys_nobody_is_asked_and_with_the_first_everybody_is() {
+fn authentication_is_required_once_the_first_key_exists() {
     let server = Server::start();
     server.get("/v1/jobs").expect(200);
     let session = json!({"needs_key": false, "name": null, "role": "admin", "login_with": null});
@@ -34,7 +34,7 @@ fn without_keys_nobody_is_asked_and_with_the_first_everybody_is() {
 }
 
 #[test]
-fn a_secret_is_nowhere_on_the_disk() {
+fn key_secrets_are_not_stored_on_disk() {
     let keyed = start(Options::default());
     let secret = keyed.key("ada", "submitter", &json!({}));
     let job = keyed.schedule(&secret, "true");
@@ -48,7 +48,7 @@ fn a_secret_is_nowhere_on_the_disk() {
 }
 
 #[test]
-fn a_revoked_key_ends_at_once_and_its_jobs_go_on() {
+fn revoked_key_stops_working_at_once_and_its_jobs_continue() {
     let keyed = start(Options::default());
     let secret = keyed.key("ada", "submitter", &json!({}));
     let job = keyed.schedule(&secret, "sleep 2; echo done");
@@ -63,7 +63,7 @@ fn a_revoked_key_ends_at_once_and_its_jobs_go_on() {
 }
 
 #[test]
-fn keys_outlive_the_server() {
+fn keys_survive_a_server_restart() {
     let keyed = start(Options::default());
     let secret = keyed.key("ada", "viewer", &json!({"requests_per_second": 9}));
     keyed.server.kill9();
@@ -77,7 +77,7 @@ fn keys_outlive_the_server() {
 }
 
 #[test]
-fn the_command_line_gives_out_lists_and_takes_back_keys() {
+fn cli_creates_lists_and_revokes_keys() {
     let keyed = start(Options::default());
     let admin = Some(keyed.admin.as_str());
     let refused = keyed.caisson(None, &["jobs"]);
@@ -106,7 +106,7 @@ fn the_command_line_gives_out_lists_and_takes_back_keys() {
 }
 
 #[test]
-fn the_first_key_is_made_in_the_folder_and_lets_the_server_listen_beyond_loopback() {
+fn first_key_created_offline_allows_listening_beyond_loopback() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
     let caisson = |words: &[&str]| {
@@ -138,7 +138,7 @@ fn the_first_key_is_made_in_the_folder_and_lets_the_server_listen_beyond_loopbac
 }
 
 #[test]
-fn jobs_belong_to_who_handed_them_in() {
+fn jobs_belong_to_their_submitter() {
     let keyed = start(Options::default());
     let (ada, bob) = (keyed.key("ada", "submitter", &json!({})), keyed.key("bob", "submitter", &json!({})));
     let viewer = keyed.key("eve", "viewer", &json!({}));
@@ -165,7 +165,7 @@ fn jobs_belong_to_who_handed_them_in() {
 }
 
 #[test]
-fn sandboxes_and_their_live_streams_belong_to_who_made_them() {
+fn sandboxes_and_their_streams_belong_to_their_creator() {
     let keyed = start(Options::default());
     let (ada, bob) = (keyed.key("ada", "submitter", &json!({})), keyed.key("bob", "submitter", &json!({})));
     let viewer = keyed.key("eve", "viewer", &json!({}));

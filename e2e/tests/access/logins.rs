@@ -6,8 +6,8 @@ use reqwest::Method;
 use reqwest::blocking::RequestBuilder;
 use serde_json::{Value, json};
 
+use crate::keyed_server::{Keyed, start};
 use crate::streams::{follow, until_closed, until_end};
-use crate::support::{Keyed, start};
 
 /// Logs in and returns the cookie.
 fn log_in(keyed: &Keyed) -> String {
@@ -24,7 +24,7 @@ fn jobs(keyed: &Keyed, cookie: &str) -> Answer {
 }
 
 #[test]
-fn a_copy_of_a_cookie_is_worth_nothing_after_logging_out() {
+fn copied_session_cookie_is_useless_after_logout() {
     let keyed = start(Options::default());
     let (copied, other) = (log_in(&keyed), log_in(&keyed));
     let job = keyed.schedule(&keyed.admin, "sleep 3600");
@@ -65,7 +65,7 @@ fn a_copy_of_a_cookie_is_worth_nothing_after_logging_out() {
 }
 
 #[test]
-fn a_cookie_without_an_origin_changes_nothing() {
+fn cookie_requests_without_an_origin_cannot_change_anything() {
     let keyed = start(Options::default());
     let cookie = log_in(&keyed);
     let job = keyed.schedule(&keyed.admin, "sleep 3600");

@@ -1,18 +1,18 @@
 //! Access control over the API and the CLI: keys, roles, owners, limits.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
-mod abuse;
-mod ceilings;
-mod deeds;
-mod flood;
-mod journal;
+mod access_log;
+mod connection_floods;
+mod key_limits;
+mod keyed_server;
 mod keys;
-mod limits;
 mod logins;
+mod max_limits;
+mod permissions;
 mod races;
+mod request_floods;
 mod shares;
 mod streams;
-mod support;
-mod table;
 mod tls;
+mod user_actions;
 mod views;

@@ -5,7 +5,7 @@ use std::sync::Barrier;
 use e2e::Options;
 use serde_json::{Value, json};
 
-use crate::support::start;
+use crate::keyed_server::start;
 
 const MANY: usize = 20;
 
@@ -31,7 +31,7 @@ fn count(statuses: &[u16], status: u16) -> usize {
 }
 
 #[test]
-fn no_two_keys_have_one_name_and_the_last_admin_stays() {
+fn concurrent_requests_cannot_duplicate_key_names_or_revoke_the_last_admin() {
     let keyed = start(Options::default());
     let body = json!({"name": "ada", "role": "viewer"});
     let made = at_once(|_| keyed.post(&keyed.admin, "/v1/keys", &body).status);
@@ -53,7 +53,7 @@ fn no_two_keys_have_one_name_and_the_last_admin_stays() {
 }
 
 #[test]
-fn the_last_place_is_given_once() {
+fn concurrent_requests_cannot_share_the_last_slot() {
     let keyed = start(Options { config: "[jobs]\nmax_running = 4\n".into(), ..Options::default() });
     let ada = keyed.key("ada", "submitter", &json!({"max_running": 1, "max_queued": 3}));
     let first = keyed.schedule(&ada, "sleep 3600");

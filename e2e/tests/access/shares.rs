@@ -4,8 +4,8 @@ use e2e::{Options, Socket};
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use crate::keyed_server::{Keyed, start, stderr, stdout};
 use crate::streams::{follow, until_closed, until_end};
-use crate::support::{Keyed, start, stderr, stdout};
 
 /// Creates a share link; returns its id and its token.
 fn share(keyed: &Keyed, key: &str, job: &str, body: &Value) -> (String, String) {
@@ -20,7 +20,7 @@ fn listed(keyed: &Keyed, key: &str, job: &str) -> Vec<Value> {
 }
 
 #[test]
-fn a_link_that_is_revoked_ends_at_once_with_all_that_was_opened_by_it() {
+fn revoked_share_link_ends_at_once_with_its_open_streams() {
     let keyed = start(Options::default());
     let ada = keyed.key("ada", "submitter", &json!({}));
     let stranger = keyed.key("eve", "submitter", &json!({}));
@@ -47,7 +47,7 @@ fn a_link_that_is_revoked_ends_at_once_with_all_that_was_opened_by_it() {
     let path = format!("/v1/jobs/{job}/terminal?share={link}");
     let mut socket = Socket::open(&keyed.server, &path);
     socket.send_bytes(b"echo one-$((1+1))\n");
-    socket.until_shown("one-2");
+    socket.until_terminal_shows("one-2");
     let events_path = format!("/v1/jobs/{job}/events?share={events_link}");
     let stream = follow(keyed.server.request(Method::GET, &events_path));
 
@@ -84,7 +84,7 @@ fn a_link_that_is_revoked_ends_at_once_with_all_that_was_opened_by_it() {
 }
 
 #[test]
-fn links_are_listed_and_revoked_on_the_command_line() {
+fn cli_lists_and_revokes_share_links() {
     let keyed = start(Options::default());
     let job = keyed.schedule(&keyed.admin, "true");
     keyed.wait_for(&job, "complete");

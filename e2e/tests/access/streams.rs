@@ -6,7 +6,7 @@ use e2e::{Options, Said, Socket};
 use reqwest::blocking::Response;
 use serde_json::{Value, json};
 
-use crate::support::{Keyed, start};
+use crate::keyed_server::{Keyed, start};
 
 fn terminal(keyed: &Keyed, path: &str, key: &str) -> Socket {
     let bearer = format!("Bearer {key}");
@@ -43,7 +43,7 @@ fn running(keyed: &Keyed, key: &str) -> String {
 }
 
 #[test]
-fn what_is_open_ends_with_the_key() {
+fn open_streams_end_when_their_key_is_revoked() {
     let keyed = start(Options::default());
     let (ada, bob) = (keyed.key("ada", "operator", &json!({})), keyed.key("bob", "operator", &json!({})));
     let job = running(&keyed, &keyed.admin);
@@ -52,7 +52,7 @@ fn what_is_open_ends_with_the_key() {
     for socket in [&mut of_ada, &mut of_bob] {
         socket.session();
         socket.send_bytes(b"echo one-$((1+1))\n");
-        socket.until_shown("one-2");
+        socket.until_terminal_shows("one-2");
     }
     let events_path = format!("/v1/jobs/{job}/events");
     let events_of_ada = follow(keyed.request(&ada, reqwest::Method::GET, &events_path));
@@ -66,13 +66,13 @@ fn what_is_open_ends_with_the_key() {
     assert!(!until_end(events_of_ada).contains("event: end"), "the job goes on");
     until_end(events_of_session);
     of_bob.send_bytes(b"echo two-$((1+2))\n");
-    of_bob.until_shown("two-3");
+    of_bob.until_terminal_shows("two-3");
     keyed.post(&keyed.admin, &format!("/v1/jobs/{job}/cancel"), &Value::Null).expect(202);
     keyed.wait_for(&job, "cancelled");
 }
 
 #[test]
-fn what_is_open_ends_with_the_link() {
+fn open_streams_end_when_their_share_link_expires() {
     let keyed = start(Options::default());
     let job = running(&keyed, &keyed.admin);
     // Long enough to open the streams on a slow machine, short enough to wait for the end.
@@ -86,7 +86,7 @@ fn what_is_open_ends_with_the_link() {
     let events = format!("/v1/jobs/{job}/events?share={}", link("events"));
     let events = follow(keyed.server.request(reqwest::Method::GET, &events));
     socket.send_bytes(b"echo one-$((1+1))\n");
-    socket.until_shown("one-2");
+    socket.until_terminal_shows("one-2");
     until_closed(socket);
     assert!(!until_end(events).contains("event: end"), "the job goes on");
     let refused = Socket::try_open(&keyed.server, &path, &[]).err().map(|(status, _)| status);
@@ -97,7 +97,7 @@ fn what_is_open_ends_with_the_link() {
 }
 
 #[test]
-fn a_link_for_watching_types_nothing_into_a_terminal() {
+fn view_only_share_link_cannot_type_into_a_terminal() {
     let keyed = start(Options::default());
     let job = running(&keyed, &keyed.admin);
     let path = format!("/v1/jobs/{job}/terminal");
@@ -115,13 +115,13 @@ fn a_link_for_watching_types_nothing_into_a_terminal() {
             }
         };
         let mut shell = Socket::open(&keyed.server, &format!("{path}?share={link}"));
-        assert_eq!(problem_of(&mut shell), "only_watches", "a shell of one's own is more than watching");
+        assert_eq!(problem_of(&mut shell), "view_only", "a shell of one's own is more than watching");
         let mut guest = Socket::open(&keyed.server, &format!("{path}?session={session}&share={link}"));
         guest.send_bytes(b"touch guest\n");
-        assert_eq!(problem_of(&mut guest), "only_watches");
+        assert_eq!(problem_of(&mut guest), "view_only");
     }
     own.send_bytes(b"ls; echo done-$((1+1))\n");
-    own.until_shown("done-2");
+    own.until_terminal_shows("done-2");
     keyed.get(&keyed.admin, &format!("/v1/jobs/{job}/files/guest")).expect(404);
     keyed.post(&keyed.admin, &format!("/v1/jobs/{job}/cancel"), &Value::Null).expect(202);
     keyed.wait_for(&job, "cancelled");

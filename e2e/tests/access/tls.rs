@@ -9,7 +9,7 @@ use reqwest::Method;
 use reqwest::blocking::Client;
 use serde_json::json;
 
-use crate::support::{start, stderr, stdout};
+use crate::keyed_server::{start, stderr, stdout};
 
 /// A certificate and its key in files.
 struct Files {
@@ -55,7 +55,7 @@ fn trusting(certificate: &str) -> Client {
 }
 
 #[test]
-fn tls_is_spoken_with_the_certificate_of_the_files() {
+fn server_speaks_tls_with_the_configured_certificate() {
     let files = Files::new();
     let client = trusting(&files.renew());
     let server = files.serve();
@@ -92,7 +92,7 @@ fn tls_is_spoken_with_the_certificate_of_the_files() {
 }
 
 #[test]
-fn a_certificate_that_was_renewed_is_handed_out_after_sighup() {
+fn renewed_certificate_is_used_after_sighup() {
     let files = Files::new();
     let first = files.renew();
     let server = files.serve();
@@ -117,7 +117,7 @@ fn a_certificate_that_was_renewed_is_handed_out_after_sighup() {
 }
 
 #[test]
-fn wrong_certificates_are_named_at_the_start() {
+fn invalid_certificates_are_reported_at_startup() {
     for (config, named) in [
         ("[tls]\ncertificate = \"/nowhere.pem\"\nkey = \"/nowhere.key\"\n", "/nowhere.pem"),
         ("[tls]\ncertificate = \"/nowhere.pem\"\n", "tls.key"),
@@ -131,7 +131,7 @@ fn wrong_certificates_are_named_at_the_start() {
 }
 
 #[test]
-fn only_a_trusted_proxy_says_where_a_request_comes_from() {
+fn forwarded_headers_are_accepted_only_from_a_trusted_proxy() {
     for (config, secure, from) in
         [("", false, "127.0.0.1"), ("trusted_proxies = [\"127.0.0.1\"]\n", true, "203.0.113.7")]
     {
@@ -141,7 +141,11 @@ fn only_a_trusted_proxy_says_where_a_request_comes_from() {
             request.header("X-Forwarded-Proto", "https").header("X-Forwarded-For", "6.6.6.6, 203.0.113.7");
         let login = keyed.server.send(request).expect(200);
         assert_eq!(login.header("set-cookie").contains("Secure"), secure, "{config}");
-        let deeds = keyed.get(&keyed.admin, "/v1/access-log").json()["deeds"].clone();
-        assert_eq!((&deeds[0]["path"], &deeds[0]["from"]), (&json!("/v1/session"), &json!(from)), "{deeds}");
+        let entries = keyed.get(&keyed.admin, "/v1/access-log").json()["entries"].clone();
+        assert_eq!(
+            (&entries[0]["path"], &entries[0]["from"]),
+            (&json!("/v1/session"), &json!(from)),
+            "{entries}"
+        );
     }
 }

@@ -5,7 +5,7 @@ use e2e::{Options, RawConnection, wait_until};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::{Keyed, start, stderr, stdout};
+use crate::keyed_server::{Keyed, start, stderr, stdout};
 
 /// Serves the headers of each request as JSON.
 const ECHO: &str = r#"
@@ -66,7 +66,7 @@ fn share(keyed: &Keyed, key: &str, job: &str, body: &Value) -> String {
 }
 
 /// Starts a job that echoes its callers' headers on a port until it is cancelled.
-fn echoing(keyed: &Keyed, key: &str) -> String {
+fn start_echo_job(keyed: &Keyed, key: &str) -> String {
     let steps = json!([
         {"tool": "write_file", "path": "echo.py", "content": ECHO},
         {"tool": "shell", "command": "python3 echo.py"}
@@ -82,11 +82,11 @@ fn echoing(keyed: &Keyed, key: &str) -> String {
 }
 
 #[test]
-fn what_a_job_serves_asks_for_a_key_and_sees_none() {
+fn job_origins_require_a_key_and_never_forward_it() {
     let keyed = start(Options::default());
     let (ada, bob) = (keyed.key("ada", "submitter", &json!({})), keyed.key("bob", "submitter", &json!({})));
     let viewer = keyed.key("eve", "viewer", &json!({}));
-    let job = echoing(&keyed, &ada);
+    let job = start_echo_job(&keyed, &ada);
     let origin = format!("{job}-8123.localhost:{}", keyed.server.port);
     let bearer = |key: &str| format!("Bearer {key}");
 
@@ -162,11 +162,11 @@ fn what_a_job_serves_asks_for_a_key_and_sees_none() {
 }
 
 #[test]
-fn what_a_job_serves_has_a_name_beyond_loopback_where_one_is_set() {
+fn job_origins_use_the_configured_base_domain() {
     let config = "public_url = \"https://caisson.test\"\njob_domain = \"jobs.test\"\n";
     let keyed = start(Options { config: config.into(), ..Options::default() });
     let ada = keyed.key("ada", "submitter", &json!({}));
-    let job = echoing(&keyed, &ada);
+    let job = start_echo_job(&keyed, &ada);
     let origin = format!("{job}-8123.jobs.test");
     let bearer = format!("Bearer {ada}");
 
@@ -206,7 +206,7 @@ fn what_a_job_serves_has_a_name_beyond_loopback_where_one_is_set() {
 }
 
 #[test]
-fn a_link_shows_one_view_of_one_job_until_it_ends() {
+fn share_link_shows_one_view_of_one_job_until_it_expires() {
     let keyed = start(Options::default());
     let ada = keyed.key("ada", "submitter", &json!({}));
     let job = keyed.schedule(&ada, "echo text > a.txt");
@@ -264,7 +264,7 @@ fn a_link_shows_one_view_of_one_job_until_it_ends() {
 }
 
 #[test]
-fn a_link_is_made_on_the_command_line() {
+fn cli_creates_share_links() {
     let keyed = start(Options::default());
     let job = keyed.schedule(&keyed.admin, "true");
     keyed.wait_for(&job, "complete");
@@ -280,15 +280,15 @@ fn a_link_is_made_on_the_command_line() {
 }
 
 #[test]
-fn what_was_done_can_be_asked_for() {
+fn access_log_can_be_queried() {
     let keyed = start(Options::default());
     let ada = keyed.key("ada", "submitter", &json!({}));
     let job = keyed.schedule(&ada, "true");
     keyed.wait_for(&job, "complete");
     keyed.get(&ada, "/v1/keys").expect_problem(403, "role_too_weak");
     keyed.get(&ada, &format!("/v1/jobs/{job}")).expect(200);
-    let deeds = keyed.get(&keyed.admin, "/v1/access-log").expect(200).json()["deeds"].clone();
-    let told: Vec<(String, String, u64)> = deeds
+    let entries = keyed.get(&keyed.admin, "/v1/access-log").expect(200).json()["entries"].clone();
+    let told: Vec<(String, String, u64)> = entries
         .as_array()
         .unwrap()
         .iter()
@@ -306,7 +306,7 @@ fn what_was_done_can_be_asked_for() {
             ("anybody".into(), "POST /v1/keys".into(), 201),
         ]
     );
-    assert_eq!(deeds[0]["from"], "127.0.0.1");
+    assert_eq!(entries[0]["from"], "127.0.0.1");
     let log = keyed.server.log();
     assert!(log.contains("who=\"ada\"") && log.contains("path=\"/schedule\""), "{log}");
     keyed.get(&keyed.admin, "/v1/access-log?limit=0").expect_problem(400, "invalid_query");

@@ -4,7 +4,7 @@ use e2e::{Archive, Options, Server, wait_until};
 use model::scripted::{Order, Script, ScriptedAnswer, ScriptedServer};
 use serde_json::{Value, json};
 
-use crate::typed::{command, finish, typed, typed_with};
+use crate::cli_command::{command, finish, run_cli_with_input, typed};
 
 fn server_of(answers: Vec<ScriptedAnswer>) -> (Server, ScriptedServer) {
     let script = Script { order: Order::Turns, ..Script::of(answers) };
@@ -22,7 +22,7 @@ const PATCH: &str = "--- a/sub/c.txt\n+++ b/sub/c.txt\n@@ -70,2 +70,2 @@\n a\n-b
     --- a/sub/c.txt\n+++ b/sub/c.txt\n@@ -4 +4,2 @@\n d\n+e\n--- /dev/null\n+++ b/new/d.txt\n@@ -0,0 +1 @@\n+new\n";
 
 #[test]
-fn a_run_is_replayed_and_exported_as_steps_that_make_the_same_workspace() {
+fn agent_run_can_be_replayed_and_exported_as_equivalent_steps() {
     let (server, _model) = server_of(vec![
         call("plan", json!({"items": ["make it"]})),
         call("write_file", json!({"path": "a.txt", "content": "one\n"})),
@@ -49,7 +49,7 @@ fn a_run_is_replayed_and_exported_as_steps_that_make_the_same_workspace() {
         replayed.stdout
     );
     let steps = typed(&server, &["export", &id, "--steps"]).expect(0);
-    typed_with(&server, &["run", "--steps", "-", "--out", "second"], &steps.stdout).expect(0);
+    run_cli_with_input(&server, &["run", "--steps", "-", "--out", "second"], &steps.stdout).expect(0);
     let files = |folder: &str| {
         let bytes = std::fs::read(server.folder().join(folder).join("output.zip")).unwrap();
         let mut zip = Archive::open(bytes);
@@ -66,7 +66,7 @@ fn a_run_is_replayed_and_exported_as_steps_that_make_the_same_workspace() {
 }
 
 #[test]
-fn a_question_is_shown_and_answered_on_the_command_line() {
+fn cli_shows_and_answers_a_question() {
     let (server, _model) = server_of(vec![
         call("ask_user", json!({"question": "Which colour?", "options": ["red"]})),
         call("finish", json!({"summary": "asked"})),
@@ -84,7 +84,7 @@ fn a_question_is_shown_and_answered_on_the_command_line() {
 }
 
 #[test]
-fn what_the_model_saw_is_printed_with_its_costs_for_any_event() {
+fn cli_prints_the_model_context_with_costs_at_any_event() {
     let (server, _model) = server_of(vec![
         call("shell", json!({"command": "echo hello"})),
         call("finish", json!({"summary": "done"})),
@@ -107,7 +107,7 @@ fn what_the_model_saw_is_printed_with_its_costs_for_any_event() {
 }
 
 #[test]
-fn the_demonstration_is_a_job_of_the_server_that_is_named() {
+fn demo_runs_on_the_given_server() {
     let server = Server::start();
     let folder = tempfile::tempdir().unwrap();
     let mut demo = command(folder.path(), &["demo", "--url", &server.url("")]);
@@ -126,7 +126,7 @@ fn the_demonstration_is_a_job_of_the_server_that_is_named() {
 }
 
 #[test]
-fn the_demonstration_builds_a_react_app_without_a_model() {
+fn demo_builds_a_react_app_without_a_model() {
     let folder = tempfile::tempdir().unwrap();
     let outcome = finish(command(folder.path(), &["demo", "--out", "result"]), "").expect(0);
     assert!(outcome.stdout.contains("agent (recorded):"), "{}", outcome.stdout);

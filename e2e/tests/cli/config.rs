@@ -1,6 +1,6 @@
 //! `caisson config check`, shell completions and manual pages.
 
-use crate::typed::{Outcome, command, finish};
+use crate::cli_command::{Outcome, command, finish};
 
 fn check(text: &str, more: &[&str]) -> Outcome {
     let folder = tempfile::tempdir().unwrap();
@@ -11,7 +11,7 @@ fn check(text: &str, more: &[&str]) -> Outcome {
 }
 
 #[test]
-fn a_right_configuration_is_shown_with_where_each_value_comes_from() {
+fn config_check_shows_the_source_of_each_value() {
     let shown = check("[jobs]\nmax_running = 3\n[limits.max]\ncpus = 64.0\n", &[]).expect(0).stdout;
     let line = |key: &str| shown.lines().find(|line| line.starts_with(key)).unwrap_or_default().to_owned();
     assert!(line("jobs.max_running").ends_with("caisson.toml:2"), "{shown}");
@@ -22,7 +22,7 @@ fn a_right_configuration_is_shown_with_where_each_value_comes_from() {
 }
 
 #[test]
-fn each_error_names_its_line_and_what_is_allowed() {
+fn config_errors_name_the_line_and_allowed_values() {
     let wrong = "log = \"loud\"\n[jobs]\nmax_runing = 3\nmax_losses = -1\n[limits]\ncpus = 0.0\n";
     let shown = check(wrong, &[]).expect(1).stdout;
     for (line, words) in [
@@ -58,7 +58,7 @@ fn completions_and_manual_pages_are_written() {
 }
 
 #[test]
-fn a_server_tells_all_errors_of_its_configuration_at_once() {
+fn server_reports_all_configuration_errors_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let wrong = "size = 3\n[jobs]\nmax_runing = 3\n[limits]\ncpus = 0.0\n";
     std::fs::write(folder.path().join("caisson.toml"), wrong).unwrap();
@@ -73,7 +73,7 @@ fn a_server_tells_all_errors_of_its_configuration_at_once() {
 }
 
 #[test]
-fn a_misspelt_variable_is_pointed_at() {
+fn misspelled_environment_variable_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let mut check = command(folder.path(), &["config", "check"]);
     check.env("CAISSON_LISTN", "127.0.0.1:1");
@@ -82,7 +82,7 @@ fn a_misspelt_variable_is_pointed_at() {
 }
 
 #[test]
-fn a_quiet_check_says_only_what_is_wrong() {
+fn quiet_config_check_prints_only_errors() {
     assert_eq!(check("[jobs]\nmax_running = 3\n", &["--quiet"]).expect(0).stdout, "");
     assert!(check("colour = 1\n", &["--quiet"]).expect(1).stdout.contains("colour"));
 }

@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::typed::{Outcome, command, finish};
+use crate::cli_command::{Outcome, command, finish};
 
 fn doctor(folder: &std::path::Path, words: &[&str]) -> Outcome {
     let words: Vec<&str> = std::iter::once(&"doctor").chain(words).copied().collect();
@@ -17,7 +17,7 @@ fn row<'a>(document: &'a Value, name: &str) -> &'a Value {
 }
 
 #[test]
-fn a_data_folder_that_cannot_be_used_is_a_row_of_the_table() {
+fn unusable_data_folder_is_a_row_in_the_doctor_table() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("file"), "").unwrap();
     let table = doctor(folder.path(), &["--data", "file/data"]).expect(1).stdout;
@@ -42,7 +42,7 @@ fn a_data_folder_that_cannot_be_used_is_a_row_of_the_table() {
 }
 
 #[test]
-fn a_run_folder_that_cannot_be_used_is_a_row_of_the_table() {
+fn unusable_run_folder_is_a_row_in_the_doctor_table() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("file"), "").unwrap();
     for run in ["file", &format!("{}/{}", folder.path().display(), "x".repeat(100))] {
@@ -54,7 +54,7 @@ fn a_run_folder_that_cannot_be_used_is_a_row_of_the_table() {
 }
 
 #[test]
-fn looking_leaves_nothing_behind() {
+fn doctor_leaves_nothing_behind() {
     let folder = tempfile::tempdir().unwrap();
     doctor(folder.path(), &[]).expect(0);
     let left: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path()).collect();

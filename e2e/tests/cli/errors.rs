@@ -3,7 +3,7 @@
 use e2e::{Options, Server, free_port};
 use serde_json::{Value, json};
 
-use crate::typed::{Outcome, command, finish, typed};
+use crate::cli_command::{Outcome, command, finish, typed};
 
 /// The single line of JSON on standard error.
 #[track_caller]
@@ -13,7 +13,7 @@ fn error(outcome: &Outcome) -> Value {
 }
 
 #[test]
-fn with_json_an_error_is_json_with_a_code() {
+fn json_flag_prints_errors_as_json_with_a_code() {
     let folder = tempfile::tempdir().unwrap();
     let nobody = format!("http://127.0.0.1:{}", free_port());
     let told =
@@ -34,7 +34,7 @@ fn with_json_an_error_is_json_with_a_code() {
 }
 
 #[test]
-fn what_a_command_could_not_do_differs_from_what_its_command_said() {
+fn exit_codes_distinguish_cli_failures_from_command_failures() {
     let server = Server::start();
     let id = server.create_sandbox(&json!({})).id.clone();
     typed(&server, &["exec", &id, "exit 2"]).expect(2);
@@ -45,7 +45,7 @@ fn what_a_command_could_not_do_differs_from_what_its_command_said() {
 }
 
 #[test]
-fn lists_go_on_where_they_ended() {
+fn paginated_lists_resume_at_the_cursor() {
     let server =
         Server::start_with(Options { config: "[jobs]\nmax_running = 1\n".into(), ..Options::default() });
     let jobs: Vec<String> = (0..3).map(|_| server.schedule_steps(&[e2e::shell("true")]).id.clone()).collect();

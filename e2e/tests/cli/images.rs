@@ -9,7 +9,7 @@ use e2e::{Options, Server, shell};
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::typed::{Outcome, command, finish};
+use crate::cli_command::{Outcome, command, finish};
 
 struct Place {
     folder: TempDir,
@@ -23,10 +23,10 @@ impl Place {
     }
 
     fn typed(&self, words: &[&str]) -> Outcome {
-        self.typed_with(words, &[])
+        self.run_cli_with_input(words, &[])
     }
 
-    fn typed_with(&self, words: &[&str], variables: &[(&str, &str)]) -> Outcome {
+    fn run_cli_with_input(&self, words: &[&str], variables: &[(&str, &str)]) -> Outcome {
         let mut command = command(self.folder.path(), &[&["image"], words].concat());
         for (name, value) in variables {
             command.env(name, value);
@@ -65,19 +65,19 @@ fn tar(folder: &Path, words: &[&str]) {
 }
 
 #[test]
-fn a_build_that_loses_its_network_goes_on_at_the_stage_that_failed() {
+fn image_build_resumes_at_the_failed_stage() {
     let place = Place::new();
     place.write_recipe();
     place.typed(&["import", "small"]).expect(0);
     let name_servers = fs::read("/etc/resolv.conf").ok();
     let build = ["build", "--name", "mine", "--base", "small", "--recipe", "recipe"];
-    place.typed_with(&build, &[("http_proxy", "http://127.0.0.1:9")]).expect_message(
+    place.run_cli_with_input(&build, &[("http_proxy", "http://127.0.0.1:9")]).expect_message(
         2,
         &["stage `python` failed", "connection refused", "build.log", "goes on at this stage"],
     );
     assert!(!place.root("mine").exists(), "nothing half-finished is there");
     assert_eq!(fs::read("/etc/resolv.conf").ok(), name_servers, "the host's own is as it was");
-    let built = place.typed_with(&build, &[("http_proxy", "http://127.0.0.1:8")]).expect(0);
+    let built = place.run_cli_with_input(&build, &[("http_proxy", "http://127.0.0.1:8")]).expect(0);
     assert!(built.stderr.contains("[2/6] packages was done before"), "{}", built.stderr);
     assert!(built.stderr.contains("[6/6] finish   done in"), "{}", built.stderr);
     // The failed stage must clean up after its first run itself; the other stages ran once.
@@ -85,13 +85,13 @@ fn a_build_that_loses_its_network_goes_on_at_the_stage_that_failed() {
         fs::read_to_string(place.root("mine").join("log")).unwrap(),
         "packages\npython\npython\nnode\nfiles\nfinish\n"
     );
-    let again = place.typed_with(&build, &[("http_proxy", "http://127.0.0.1:9")]).expect(0);
+    let again = place.run_cli_with_input(&build, &[("http_proxy", "http://127.0.0.1:9")]).expect(0);
     assert!(again.stdout.contains("mine is up to date"), "{}", again.stdout);
     // A change to the last stages is built on top of the existing ones.
     let files = place.folder.path().join("recipe/files/etc");
     fs::create_dir_all(&files).unwrap();
     fs::write(files.join("motd"), "hello\n").unwrap();
-    let built = place.typed_with(&build, &[("http_proxy", "http://127.0.0.1:9")]).expect(0);
+    let built = place.run_cli_with_input(&build, &[("http_proxy", "http://127.0.0.1:9")]).expect(0);
     assert!(built.stderr.contains("on the image `mine` that is there"), "{}", built.stderr);
     assert!(built.stderr.contains("[4/6] node     was done before"), "{}", built.stderr);
     assert_eq!(
@@ -102,7 +102,7 @@ fn a_build_that_loses_its_network_goes_on_at_the_stage_that_failed() {
 }
 
 #[test]
-fn a_recipe_or_base_that_is_none_is_refused_by_name() {
+fn invalid_recipe_or_base_is_refused_and_named() {
     let place = Place::new();
     place.typed(&["build", "--recipe", "small"]).expect_message(2, &["is no recipe", "stages/packages"]);
     place.typed(&["build", "--base", "nothing"]).expect_message(2, &["no image `nothing`", "none yet"]);
@@ -114,7 +114,7 @@ fn a_recipe_or_base_that_is_none_is_refused_by_name() {
 }
 
 #[test]
-fn every_form_goes_out_and_comes_back_in() {
+fn every_archive_format_survives_export_and_import() {
     let place = Place::new();
     fs::write(place.folder.path().join("small/etc/mark"), "here\n").unwrap();
     let imported = place.typed(&["import", "small", "--json"]).expect(0).json();
@@ -164,7 +164,7 @@ fn every_form_goes_out_and_comes_back_in() {
 }
 
 #[test]
-fn layers_take_away_what_they_mark_and_must_be_what_they_claim() {
+fn image_layer_whiteouts_and_digests_are_honored() {
     let place = Place::new();
     let folder = place.folder.path();
     // The layout that `docker save` writes.
@@ -202,7 +202,7 @@ fn layers_take_away_what_they_mark_and_must_be_what_they_claim() {
 }
 
 #[test]
-fn hostile_archives_are_refused_or_made_harmless() {
+fn hostile_image_archives_are_refused_or_sanitized() {
     let place = Place::new();
     let folder = place.folder.path();
     fs::write(folder.join("victim"), "safe").unwrap();
@@ -252,7 +252,7 @@ fn hostile_archives_are_refused_or_made_harmless() {
 }
 
 #[test]
-fn a_directory_is_imported_without_mounts_and_without_the_images_that_lie_in_it() {
+fn directory_import_skips_mounts_and_the_image_folder() {
     let place = Place::new();
     let folder = place.folder.path();
     place.typed(&["import", "small", "--name", "first"]).expect(0);
@@ -287,7 +287,7 @@ fn a_directory_is_imported_without_mounts_and_without_the_images_that_lie_in_it(
 }
 
 #[test]
-fn what_an_interrupted_import_has_left_is_listed_and_removed() {
+fn leftovers_of_an_interrupted_import_are_listed_and_removed() {
     let place = Place::new();
     place.typed(&["import", "small"]).expect(0);
     let work = place.folder.path().join("data/images/.work-half");

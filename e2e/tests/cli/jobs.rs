@@ -3,10 +3,10 @@
 use e2e::{Archive, Server};
 use serde_json::json;
 
-use crate::typed::typed;
+use crate::cli_command::typed;
 
 #[test]
-fn a_job_is_listed_looked_at_fetched_and_removed() {
+fn cli_lists_shows_fetches_and_deletes_a_job() {
     let server = Server::start();
     let steps = json!([{"tool": "shell", "command": "echo hello | tee hello.txt"}]);
     let job = server.schedule(&json!({"steps": steps, "name": "first", "labels": {"project": "demo"}}));
@@ -43,7 +43,7 @@ fn a_job_is_listed_looked_at_fetched_and_removed() {
 }
 
 #[test]
-fn a_job_is_run_again_with_the_same_steps() {
+fn cli_retries_a_job_with_the_same_steps() {
     let server = Server::start();
     let job = server.schedule_steps(&[e2e::shell("exit 3")]);
     job.wait_for("failed");
@@ -54,7 +54,7 @@ fn a_job_is_run_again_with_the_same_steps() {
 }
 
 #[test]
-fn what_a_job_is_not_ready_for_is_said() {
+fn cli_explains_why_a_job_is_not_ready() {
     let server = Server::start();
     let job = server.schedule_steps(&[e2e::shell("sleep 600")]);
     typed(&server, &["download", &job.id]).expect_message(2, &["not over"]);
@@ -67,7 +67,7 @@ fn what_a_job_is_not_ready_for_is_said() {
 }
 
 #[test]
-fn ids_that_are_none_are_refused_before_they_are_sent() {
+fn cli_rejects_malformed_ids_before_sending_them() {
     let server = Server::start();
     typed(&server, &["status", "../healthz"]).expect_message(2, &["not an id"]);
     typed(&server, &["status", "abc"]).expect_message(2, &["there is no job `abc`"]);

@@ -2,14 +2,14 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod agent;
+mod cli_command;
 mod config;
 mod doctor;
 mod errors;
 mod images;
 mod jobs;
-mod ordinary;
 mod ports;
 mod run;
 mod sandboxes;
 mod terminal;
-mod typed;
+mod unprivileged_user;

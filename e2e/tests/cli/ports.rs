@@ -7,7 +7,7 @@ use std::process::Stdio;
 use e2e::{Server, free_port, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::typed::{command, typed};
+use crate::cli_command::{command, typed};
 
 /// Echoes everything it receives, on any number of connections.
 const ECHO: &str = "import socketserver

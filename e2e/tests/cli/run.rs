@@ -7,12 +7,12 @@ use e2e::{Archive, Server};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
-use crate::typed::{command, finish, typed, typed_with};
+use crate::cli_command::{command, finish, run_cli_with_input, typed};
 
 const HELLO: &str = r#"[{"tool": "shell", "command": "echo hello | tee hello.txt"}]"#;
 
 #[test]
-fn a_run_without_a_server_hands_back_the_result_and_leaves_nothing() {
+fn local_run_returns_the_result_and_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let words = ["run", "--here", "--steps", "-", "--out", "result"];
     let outcome = finish(command(folder.path(), &words), HELLO).expect(0);
@@ -25,7 +25,7 @@ fn a_run_without_a_server_hands_back_the_result_and_leaves_nothing() {
 }
 
 #[test]
-fn what_a_killed_run_has_left_is_cleared_by_the_next() {
+fn leftovers_of_a_killed_run_are_removed_by_the_next() {
     let folder = tempfile::tempdir().unwrap();
     let steps = folder.path().join("wait.json");
     std::fs::write(&steps, r#"[{"tool": "shell", "command": "echo started; sleep 600"}]"#).unwrap();
@@ -42,20 +42,20 @@ fn what_a_killed_run_has_left_is_cleared_by_the_next() {
 }
 
 #[test]
-fn exit_codes_tell_how_the_job_ended() {
+fn run_exit_code_reflects_the_job_outcome() {
     let server = Server::start();
-    typed_with(&server, &["run", "--steps", "-", "--out", "good"], HELLO).expect(0);
+    run_cli_with_input(&server, &["run", "--steps", "-", "--out", "good"], HELLO).expect(0);
     let failing = r#"[{"tool": "shell", "command": "exit 4"}]"#;
-    let failed = typed_with(&server, &["run", "--steps", "-", "--out", "bad"], failing).expect(1);
+    let failed = run_cli_with_input(&server, &["run", "--steps", "-", "--out", "bad"], failing).expect(1);
     assert!(failed.stdout.contains("failed: step 1: exit code 4"), "{}", failed.stdout);
     assert!(server.folder().join("bad/output.zip").is_file(), "the workspace of a failed job comes home too");
 }
 
 #[test]
-fn a_job_that_is_cancelled_ends_with_three() {
+fn run_exits_with_code_3_when_cancelled() {
     let server = Server::start();
     let steps = r#"[{"tool": "shell", "command": "sleep 600"}]"#;
-    let detached = typed_with(&server, &["run", "--detach", "--steps", "-"], steps).expect(0);
+    let detached = run_cli_with_input(&server, &["run", "--detach", "--steps", "-"], steps).expect(0);
     let id = detached.stdout.trim();
     typed(&server, &["cancel", id]).expect(0);
     typed(&server, &["logs", "-f", id]).expect(3);
@@ -63,10 +63,10 @@ fn a_job_that_is_cancelled_ends_with_three() {
 }
 
 #[test]
-fn events_are_json_lines_for_programs() {
+fn run_prints_events_as_json_lines() {
     let server = Server::start();
     let words = ["run", "--json", "--steps", "-", "--name", "first", "--label", "a=b", "--memory", "256m"];
-    let lines = typed_with(&server, &words, HELLO).expect(0).lines();
+    let lines = run_cli_with_input(&server, &words, HELLO).expect(0).lines();
     assert_eq!(lines[0]["kind"], "job_created");
     assert_eq!(lines[0]["data"]["spec"]["name"], "first");
     assert_eq!(lines[0]["data"]["spec"]["labels"], json!({"a": "b"}));
@@ -74,7 +74,7 @@ fn events_are_json_lines_for_programs() {
 }
 
 #[test]
-fn files_and_folders_come_along() {
+fn run_uploads_files_and_folders() {
     let server = Server::start();
     let folder = server.folder();
     std::fs::create_dir_all(folder.join("src/deep")).unwrap();
@@ -82,7 +82,7 @@ fn files_and_folders_come_along() {
     std::fs::write(folder.join("notes and more.txt"), "notes").unwrap();
     let steps = r#"[{"tool": "shell", "command": "cat src/deep/a.txt 'notes and more.txt'"}]"#;
     let words = ["run", "--steps", "-", "--file", "src", "--file", "notes and more.txt", "--out", "result"];
-    let outcome = typed_with(&server, &words, steps).expect(0);
+    let outcome = run_cli_with_input(&server, &words, steps).expect(0);
     assert!(outcome.stdout.contains("deepnotes"), "{}", outcome.stdout);
 }
 
@@ -108,7 +108,7 @@ fn an_interrupt_without_a_terminal_leaves_the_job_running() {
 }
 
 #[test]
-fn a_run_without_a_server_is_cancelled_when_it_is_told_to_stop() {
+fn local_run_is_cancelled_by_a_stop_signal() {
     for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
         let folder = tempfile::tempdir().unwrap();
         let steps = r#"[{"tool": "shell", "command": "sleep 600"}]"#;
@@ -127,7 +127,7 @@ fn a_run_without_a_server_is_cancelled_when_it_is_told_to_stop() {
 }
 
 #[test]
-fn a_second_interrupt_ends_a_run_without_a_server_and_says_what_is_lost() {
+fn second_interrupt_aborts_a_local_run_and_names_the_loss() {
     let folder = tempfile::tempdir().unwrap();
     // Never ends by itself, and its output takes long to collect: the first interrupt starts much work.
     let steps =
@@ -150,7 +150,7 @@ fn a_second_interrupt_ends_a_run_without_a_server_and_says_what_is_lost() {
 }
 
 #[test]
-fn many_runs_at_once_without_a_server_do_not_disturb_each_other() {
+fn concurrent_local_runs_do_not_interfere() {
     let folder = tempfile::tempdir().unwrap();
     std::thread::scope(|scope| {
         for number in 0..8 {
@@ -169,10 +169,11 @@ fn many_runs_at_once_without_a_server_do_not_disturb_each_other() {
 }
 
 #[test]
-fn programs_are_told_where_the_result_is() {
+fn run_json_output_names_the_result_path() {
     let server = Server::start();
-    let lines =
-        typed_with(&server, &["run", "--json", "--steps", "-", "--out", "there"], HELLO).expect(0).lines();
+    let lines = run_cli_with_input(&server, &["run", "--json", "--steps", "-", "--out", "there"], HELLO)
+        .expect(0)
+        .lines();
     let last = lines.last().unwrap();
     assert_eq!(
         (&last["kind"], &last["data"]["path"]),
@@ -184,18 +185,18 @@ fn programs_are_told_where_the_result_is() {
 }
 
 #[test]
-fn a_place_that_cannot_take_the_result_is_told_before_anything_runs() {
+fn unwritable_output_path_is_reported_before_the_run() {
     let server = Server::start();
     std::fs::write(server.folder().join("taken"), "").unwrap();
     for (place, told) in [("taken", "taken"), ("/proc/nowhere", "/proc;")] {
-        typed_with(&server, &["run", "--steps", "-", "--out", place], HELLO)
+        run_cli_with_input(&server, &["run", "--steps", "-", "--out", place], HELLO)
             .expect_message(2, &[told, "--out"]);
     }
     assert_eq!(typed(&server, &["jobs", "--json"]).expect(0).json()["jobs"], json!([]));
 }
 
 #[test]
-fn an_interrupt_while_files_are_sent_leaves_no_draft() {
+fn interrupt_during_upload_leaves_no_draft() {
     let server = Server::start();
     let steps = r#"[{"tool": "shell", "command": "true"}]"#;
     std::fs::write(server.folder().join("steps.json"), steps).unwrap();
@@ -219,7 +220,7 @@ fn an_interrupt_while_files_are_sent_leaves_no_draft() {
 }
 
 #[test]
-fn programs_are_told_that_a_task_waits_for_a_model() {
+fn run_json_output_reports_a_task_waiting_for_a_model() {
     let server = Server::start();
     let waiting = typed(&server, &["run", "--json", "Write a poem"]).expect(2);
     let lines = waiting.lines();
@@ -232,10 +233,10 @@ fn programs_are_told_that_a_task_waits_for_a_model() {
 }
 
 #[test]
-fn whoever_reads_only_the_first_line_of_a_log_need_not_wait_for_the_job() {
+fn closed_stdout_ends_log_without_waiting_for_the_job() {
     let server = Server::start();
     let steps = r#"[{"tool": "shell", "command": "echo one; sleep 600"}]"#;
-    let detached = typed_with(&server, &["run", "--detach", "--steps", "-"], steps).expect(0);
+    let detached = run_cli_with_input(&server, &["run", "--detach", "--steps", "-"], steps).expect(0);
     let id = detached.stdout.trim();
     let mut following = command(server.folder(), &["logs", "-f", id]);
     following.env("CAISSON_URL", server.url("")).stdin(Stdio::null()).stdout(Stdio::piped());
@@ -248,7 +249,7 @@ fn whoever_reads_only_the_first_line_of_a_log_need_not_wait_for_the_job() {
 }
 
 #[test]
-fn wrong_input_is_refused_with_what_to_do() {
+fn invalid_run_arguments_are_refused_with_a_hint() {
     let folder = tempfile::tempdir().unwrap();
     let fails = |words: &[&str], input: &str, said: &[&str]| {
         finish(command(folder.path(), words), input).expect_message(2, said);

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use e2e::{Options, Server, binary};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::typed::{command, finish, typed, typed_with};
+use crate::cli_command::{command, finish, run_cli_with_input, typed};
 
 #[test]
-fn a_bare_sandbox_is_made_used_and_ended() {
+fn cli_creates_uses_and_ends_a_bare_sandbox() {
     let server = Server::start();
     let made = typed(&server, &["sandboxes", "create", "--name", "mine", "--memory", "256m"]).expect(0);
     let id = made.stdout.trim().to_owned();
@@ -21,10 +21,14 @@ fn a_bare_sandbox_is_made_used_and_ended() {
     let ran = typed(&server, &["exec", end, "echo out; echo err >&2; exit 3"]).expect(3);
     assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("out\n", "err\n"));
     assert_eq!(typed(&server, &["exec", end, "--", "printf", "%s|", "a", "b c"]).expect(0).stdout, "a|b c|");
-    assert_eq!(typed_with(&server, &["exec", "-i", end, "wc -c"], "hello").expect(0).stdout.trim(), "5");
+    assert_eq!(
+        run_cli_with_input(&server, &["exec", "-i", end, "wc -c"], "hello").expect(0).stdout.trim(),
+        "5"
+    );
     let reply = typed(&server, &["exec", "--json", end, "echo hi; exit 2"]).expect(2).json();
     assert_eq!(reply["stdout"], "hi\n");
-    let counted = typed_with(&server, &["exec", "--json", "-i", end, "wc -c"], "hello").expect(0).json();
+    let counted =
+        run_cli_with_input(&server, &["exec", "--json", "-i", end, "wc -c"], "hello").expect(0).json();
     assert_eq!(counted["stdout"].as_str().unwrap().trim(), "5");
 
     typed(&server, &["sandboxes", "extend", end, "--ttl", "100"]).expect(0);
@@ -34,7 +38,7 @@ fn a_bare_sandbox_is_made_used_and_ended() {
 }
 
 #[test]
-fn folders_are_copied_there_and_back() {
+fn cp_copies_folders_in_both_directions() {
     let server = Server::start();
     let id = typed(&server, &["sandboxes", "create"]).expect(0).stdout.trim().to_owned();
     let folder = server.folder();
@@ -51,7 +55,7 @@ fn folders_are_copied_there_and_back() {
 }
 
 #[test]
-fn links_empty_folders_and_permissions_are_copied_there_and_back() {
+fn cp_preserves_links_empty_folders_and_permissions() {
     let server = Server::start();
     let id = typed(&server, &["sandboxes", "create"]).expect(0).stdout.trim().to_owned();
     let folder = server.folder();
@@ -88,7 +92,7 @@ fn links_empty_folders_and_permissions_are_copied_there_and_back() {
 }
 
 #[test]
-fn a_copy_stays_in_the_workspace_and_tells_what_it_leaves_out() {
+fn cp_stays_in_the_workspace_and_reports_skipped_files() {
     let server = Server::start();
     let make = || typed(&server, &["sandboxes", "create"]).expect(0).stdout.trim().to_owned();
     let (mine, other) = (make(), make());
@@ -108,7 +112,7 @@ fn a_copy_stays_in_the_workspace_and_tells_what_it_leaves_out() {
 }
 
 #[test]
-fn a_sandbox_is_not_cancelled_or_paused_like_a_job() {
+fn cancelling_or_pausing_a_bare_sandbox_is_refused() {
     let server = Server::start();
     let id = typed(&server, &["sandboxes", "create"]).expect(0).stdout.trim().to_owned();
     for deed in ["cancel", "pause", "resume", "takeover"] {
@@ -121,7 +125,7 @@ fn a_sandbox_is_not_cancelled_or_paused_like_a_job() {
 
 /// The output is far larger than the buffer for slow readers.
 #[test]
-fn a_command_waits_for_whoever_reads_its_output() {
+fn exec_applies_backpressure_when_the_reader_is_slow() {
     let config = "[http]\nidle_timeout_s = 5\n".to_owned();
     let server = Server::start_with(Options { config, ..Options::default() });
     let id = typed(&server, &["sandboxes", "create"]).expect(0).stdout.trim().to_owned();
@@ -155,13 +159,13 @@ fn a_command_waits_for_whoever_reads_its_output() {
 #[test]
 fn a_shell_reads_commands_and_passes_its_exit_code_on() {
     let server = Server::start();
-    let ran = typed_with(&server, &["shell"], "whoami\nexit 5\n").expect(5);
+    let ran = run_cli_with_input(&server, &["shell"], "whoami\nexit 5\n").expect(5);
     assert_eq!(ran.stdout, "agent\n");
     assert_eq!(typed(&server, &["sandboxes"]).expect(0).stdout, "no sandboxes\n");
 }
 
 #[test]
-fn a_shell_without_a_server_leaves_nothing() {
+fn local_shell_leaves_nothing_behind() {
     let folder = tempfile::tempdir().unwrap();
     let ran =
         finish(command(folder.path(), &["shell", "--here"]), "pwd; echo $((6 * 7)) >&2\nexit 5\n").expect(5);
@@ -184,7 +188,7 @@ fn end_shell(mut shell: Command, signal: Signal, code: i32) {
 }
 
 #[test]
-fn a_shell_without_a_server_leaves_nothing_when_it_is_told_to_end() {
+fn local_shell_leaves_nothing_behind_after_a_signal() {
     for (signal, code) in [(Signal::TERM, 143), (Signal::HUP, 129)] {
         let folder = tempfile::tempdir().unwrap();
         end_shell(command(folder.path(), &["shell", "--here"]), signal, code);
@@ -194,7 +198,7 @@ fn a_shell_without_a_server_leaves_nothing_when_it_is_told_to_end() {
 }
 
 #[test]
-fn a_shell_on_a_server_takes_its_sandbox_along_when_it_is_told_to_end() {
+fn remote_shell_ends_its_sandbox_after_a_signal() {
     let server = Server::start();
     for (signal, code) in [(Signal::TERM, 143), (Signal::HUP, 129)] {
         let mut shell = command(server.folder(), &["shell"]);
@@ -205,7 +209,7 @@ fn a_shell_on_a_server_takes_its_sandbox_along_when_it_is_told_to_end() {
 }
 
 #[test]
-fn what_was_done_before_a_refusal_is_told() {
+fn partial_success_before_an_error_is_reported() {
     let server = Server::start();
     let make = || typed(&server, &["sandboxes", "create"]).expect(0).stdout.trim().to_owned();
     let (first, second) = (make(), make());
@@ -231,7 +235,7 @@ fn what_was_done_before_a_refusal_is_told() {
 }
 
 #[test]
-fn a_command_that_reads_nothing_is_interrupted_and_killed() {
+fn command_that_does_not_read_stdin_can_be_interrupted() {
     let server = Server::start();
     let id = typed(&server, &["sandboxes", "create"]).expect(0).stdout.trim().to_owned();
     let mut exec = command(
@@ -265,17 +269,18 @@ fn a_command_that_reads_nothing_is_interrupted_and_killed() {
 }
 
 #[test]
-fn a_kept_shell_leaves_its_sandbox() {
+fn shell_with_keep_leaves_its_sandbox_running() {
     let server = Server::start();
-    let ran = typed_with(&server, &["shell", "--keep", "--image", "host"], "echo kept > file\n").expect(0);
+    let ran =
+        run_cli_with_input(&server, &["shell", "--keep", "--image", "host"], "echo kept > file\n").expect(0);
     let id = ran.stderr.split('`').find_map(|word| word.strip_prefix("caisson attach ")).unwrap().to_owned();
-    assert_eq!(typed_with(&server, &["attach", &id], "cat file\n").expect(0).stdout, "kept\n");
+    assert_eq!(run_cli_with_input(&server, &["attach", &id], "cat file\n").expect(0).stdout, "kept\n");
     typed(&server, &["shell", "--image", "nope"]).expect_message(125, &["nope", "host"]);
     typed(&server, &["sandboxes", "rm", &id]).expect(0);
 }
 
 #[test]
-fn a_command_on_a_terminal_has_one() {
+fn command_run_from_a_terminal_gets_a_terminal() {
     let server = Server::start();
     let id = typed(&server, &["sandboxes", "create"]).expect(0).stdout.trim().to_owned();
     let line =
@@ -288,17 +293,20 @@ fn a_command_on_a_terminal_has_one() {
 }
 
 #[test]
-fn one_looks_around_in_a_job_that_runs() {
+fn attach_opens_a_shell_in_a_running_job() {
     let server = Server::start();
     let job = server.schedule_steps(&[e2e::shell("echo here > place.txt; sleep 600")]);
     job.follow().until("the step", |event| event.is("call_started"));
     e2e::wait_until("the file is there", || job.get_file("place.txt").status == 200);
-    assert_eq!(typed_with(&server, &["attach", &job.id[20..]], "cat place.txt\n").expect(0).stdout, "here\n");
+    assert_eq!(
+        run_cli_with_input(&server, &["attach", &job.id[20..]], "cat place.txt\n").expect(0).stdout,
+        "here\n"
+    );
     typed(&server, &["cancel", &job.id]).expect(0);
 }
 
 #[test]
-fn a_shell_on_a_terminal_has_its_size_and_its_keys() {
+fn shell_passes_on_terminal_size_and_keys() {
     let server = Server::start();
     // `script` gives the command a terminal; its input is what a user would type.
     let line = format!("stty rows 31 cols 97; {} shell", binary().display());

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 
 use e2e::{Server, binary, wait_until};
 
-use crate::typed::{command, finish, typed};
+use crate::cli_command::{command, finish, typed};
 
 /// Waits for the file `go`, so that the test decides when it ends; prints a line when the file `more` appears.
 const STEPS: &str = r#"[{"tool": "shell", "command": "echo begun; until [ -e go ]; do rm more 2>&- && echo more; sleep 0.05; done"}]"#;
@@ -82,7 +82,7 @@ impl Terminal {
 }
 
 #[test]
-fn a_terminal_shows_how_far_files_have_come() {
+fn terminal_shows_copy_progress() {
     let server = Server::start();
     let id = typed(&server, &["sandboxes", "create"]).expect(0).stdout.trim().to_owned();
     std::fs::write(server.folder().join("large"), vec![7; 8 << 20]).unwrap();
@@ -101,7 +101,7 @@ fn a_terminal_shows_how_far_files_have_come() {
 }
 
 #[test]
-fn a_terminal_shows_a_bar_and_colours() {
+fn terminal_shows_a_progress_bar_and_colors() {
     let server = Server::start();
     let terminal = Terminal::run(&server);
     // The bar is repainted continuously while the step runs.
@@ -116,7 +116,7 @@ fn a_terminal_shows_a_bar_and_colours() {
 }
 
 #[test]
-fn without_a_terminal_there_are_plain_lines() {
+fn without_a_terminal_output_is_plain_lines() {
     let server = Server::start();
     let mut plain = command(server.folder(), &["run", "--steps", "-", "--out", "result"]);
     plain.env("CAISSON_URL", server.url("")).env_remove("NO_COLOR");
@@ -128,7 +128,7 @@ fn without_a_terminal_there_are_plain_lines() {
 }
 
 #[test]
-fn an_interrupt_asks_and_c_cancels_the_job() {
+fn ctrl_c_prompts_and_c_cancels_the_job() {
     let server = Server::start();
     let mut terminal = Terminal::run(&server);
     let id = terminal.job();
@@ -149,7 +149,7 @@ fn an_interrupt_asks_and_c_cancels_the_job() {
 }
 
 #[test]
-fn the_question_stays_while_the_job_prints() {
+fn ctrl_c_prompt_stays_visible_while_the_job_prints() {
     let server = Server::start();
     let mut terminal = Terminal::run(&server);
     let job = server.job(&terminal.job());
@@ -166,7 +166,7 @@ fn the_question_stays_while_the_job_prints() {
 }
 
 #[test]
-fn an_interrupt_asks_and_l_leaves_the_job_running() {
+fn ctrl_c_prompts_and_l_leaves_the_job_running() {
     let server = Server::start();
     let mut terminal = Terminal::run(&server);
     let id = terminal.job();

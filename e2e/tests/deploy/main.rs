@@ -26,7 +26,7 @@ fn run(command: &mut Command) -> String {
 }
 
 #[test]
-fn the_debian_package_has_everything_and_a_configuration_that_changes_nothing() {
+fn debian_package_is_complete_and_its_configuration_equals_the_defaults() {
     let folder = tempfile::tempdir().unwrap();
     let package = run(Command::new(source::root().join("deploy/debian/build"))
         .arg("--binary")
@@ -64,7 +64,7 @@ fn the_debian_package_has_everything_and_a_configuration_that_changes_nothing() 
 }
 
 #[test]
-fn the_unit_leaves_sandboxes_alone_at_a_restart() {
+fn systemd_unit_keeps_sandboxes_across_a_restart() {
     let unit = read("deploy/systemd/caisson.service");
     let lines: BTreeSet<&str> = unit.lines().collect();
     for line in ["KillMode=process", "Delegate=yes", "RuntimeDirectoryPreserve=yes", "StateDirectory=caisson"]
@@ -92,7 +92,7 @@ fn the_unit_leaves_sandboxes_alone_at_a_restart() {
 }
 
 #[test]
-fn the_unit_starts_after_the_engine_without_needing_it_and_never_gives_up() {
+fn systemd_unit_starts_after_docker_without_requiring_it_and_retries_forever() {
     let unit = read("deploy/systemd/caisson.service");
     let words = |name: &str| -> BTreeSet<&str> {
         let lines = unit.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('='));
@@ -105,7 +105,7 @@ fn the_unit_starts_after_the_engine_without_needing_it_and_never_gives_up() {
 }
 
 #[test]
-fn a_reload_checks_the_configuration_before_the_server_is_told() {
+fn systemd_reload_checks_the_configuration_first() {
     let unit = read("deploy/systemd/caisson.service");
     let reloads: Vec<&str> = unit.lines().filter(|line| line.starts_with("ExecReload=")).collect();
     assert_eq!(
@@ -116,7 +116,7 @@ fn a_reload_checks_the_configuration_before_the_server_is_told() {
 }
 
 #[test]
-fn the_profile_that_doctor_advises_lets_the_installed_program_make_namespaces() {
+fn apparmor_profile_recommended_by_doctor_allows_user_namespaces() {
     let profile = read("deploy/apparmor/caisson");
     assert!(
         profile.lines().any(|line| line == "profile caisson /usr/bin/caisson flags=(unconfined) {"),
@@ -126,7 +126,7 @@ fn the_profile_that_doctor_advises_lets_the_installed_program_make_namespaces() 
 }
 
 #[test]
-fn the_server_may_end_what_has_the_profile_of_sandboxes() {
+fn apparmor_profile_lets_the_server_signal_sandboxes() {
     let own = read("deploy/apparmor/caisson");
     let name = own.lines().find_map(|line| line.strip_prefix("profile ")?.split(' ').next()).unwrap();
     let inner = read("deploy/apparmor/caisson-sandbox");
@@ -138,7 +138,7 @@ fn the_server_may_end_what_has_the_profile_of_sandboxes() {
 }
 
 #[test]
-fn a_server_that_is_not_roots_can_be_started_again_and_may_lend_ids() {
+fn non_root_service_can_restart_and_use_subordinate_ids() {
     let unit = read("deploy/systemd/caisson.service");
     let drop_in = read("deploy/systemd/user.conf");
     let lines: BTreeSet<&str> = drop_in.lines().collect();
@@ -166,7 +166,7 @@ fn a_server_that_is_not_roots_can_be_started_again_and_may_lend_ids() {
 }
 
 #[test]
-fn the_seccomp_profile_lets_the_launcher_work_and_refuses_what_owns_a_host() {
+fn seccomp_profile_allows_the_launcher_and_denies_dangerous_calls() {
     let profile: Value = serde_json::from_str(&read("deploy/compose/seccomp.json")).unwrap();
     assert_eq!(profile["defaultAction"], "SCMP_ACT_ERRNO");
     let (mut allowed, mut refused) = (BTreeSet::new(), BTreeSet::new());
@@ -240,7 +240,7 @@ fn included(file: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn the_container_image_has_a_build_context_that_holds_all_that_is_compiled() {
+fn docker_build_context_contains_all_compiled_sources() {
     let folder = tempfile::tempdir().unwrap();
     let sent = copy_context(folder.path());
     let manifest: toml::Table = read("Cargo.toml").parse().unwrap();
@@ -265,7 +265,7 @@ fn the_container_image_has_a_build_context_that_holds_all_that_is_compiled() {
 }
 
 #[test]
-fn the_pages_are_bundled_from_what_the_container_image_is_built_of() {
+fn web_pages_can_be_built_from_the_docker_build_context() {
     let folder = tempfile::tempdir().unwrap();
     copy_context(folder.path());
     // Links the packages that npm would install; only the bundler's own cache folders belong to this test.
@@ -284,7 +284,7 @@ fn the_pages_are_bundled_from_what_the_container_image_is_built_of() {
 }
 
 #[test]
-fn a_node_that_is_too_old_for_the_pages_is_told_before_anything_is_fetched() {
+fn outdated_node_is_reported_before_any_download() {
     for (version, is_good) in [
         ("v18.20.4", false),
         ("v20.18.9", false),

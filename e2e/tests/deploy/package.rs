@@ -135,7 +135,7 @@ impl Drop for Processes {
 }
 
 #[test]
-fn a_removal_names_the_sandboxes_that_go_on() {
+fn package_removal_names_the_running_sandboxes() {
     let folder = tempfile::tempdir().unwrap();
     let package = build(folder.path());
     let machine = Machine::new(folder.path().join("root"));
@@ -158,7 +158,7 @@ fn a_removal_names_the_sandboxes_that_go_on() {
 }
 
 #[test]
-fn the_package_is_installed_upgraded_removed_and_purged() {
+fn package_can_be_installed_upgraded_removed_and_purged() {
     let folder = tempfile::tempdir().unwrap();
     let package = build(folder.path());
     let later = later(&package, folder.path());
@@ -197,7 +197,7 @@ fn the_package_is_installed_upgraded_removed_and_purged() {
 }
 
 #[test]
-fn an_apparmor_that_knows_no_user_namespaces_is_not_given_the_profile_for_them() {
+fn old_apparmor_does_not_get_the_userns_profile() {
     let folder = tempfile::tempdir().unwrap();
     let package = build(folder.path());
     let machine = Machine::new(folder.path().join("root"));
@@ -211,7 +211,7 @@ fn an_apparmor_that_knows_no_user_namespaces_is_not_given_the_profile_for_them()
 }
 
 #[test]
-fn the_package_is_refused_where_the_binary_would_not_start() {
+fn package_is_refused_if_glibc_is_too_old_for_the_binary() {
     let folder = tempfile::tempdir().unwrap();
     let package = build(folder.path());
     let machine = Machine::new(folder.path().join("root"));
@@ -234,7 +234,7 @@ fn the_package_is_refused_where_the_binary_would_not_start() {
 }
 
 #[test]
-fn what_the_readme_of_the_package_leads_to_is_in_the_package() {
+fn files_linked_from_the_package_readme_are_in_the_package() {
     let folder = tempfile::tempdir().unwrap();
     let package = build(folder.path());
     let tree = folder.path().join("tree");
@@ -256,7 +256,7 @@ fn what_the_readme_of_the_package_leads_to_is_in_the_package() {
 }
 
 #[test]
-fn systemd_understands_every_line_of_the_unit() {
+fn systemd_accepts_every_line_of_the_unit() {
     let folder = tempfile::tempdir().unwrap();
     let unit = fs::read_to_string(source::root().join("deploy/systemd/caisson.service")).unwrap();
     let path = folder.path().join("caisson.service");

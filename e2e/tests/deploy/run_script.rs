@@ -11,7 +11,7 @@ use e2e::{binary, free_port, images, source};
 
 /// A user id that no user of the host has.
 const UID: u32 = 60_125;
-const NOTHING: &str = "#!/bin/sh\n";
+const NOOP_SCRIPT: &str = "#!/bin/sh\n";
 const RUSTC: &str = "#!/bin/sh\necho rustc 999.0.0\n";
 /// A fake sudo: switches the user and keeps only the variables that were named.
 const SUDO: &str = r#"#!/bin/bash
@@ -28,7 +28,7 @@ exec "$(dirname "$0")/become" --reuid=0 --regid=0 --clear-groups env -i PATH="$P
 "#;
 
 /// Runs the program beside it after half a second during which its command line is different.
-const SLOWLY: &str = r#"#!/bin/bash
+const SLOW_EXEC_WRAPPER: &str = r#"#!/bin/bash
 export PROGRAM="$(dirname "$0")/../caisson" WORDS="$*"
 [ "$1" = serve ] || exec "$PROGRAM" "$@"
 exec -a loading bash -c 'sleep 0.5; exec "$PROGRAM" $WORDS'
@@ -58,7 +58,7 @@ impl Checkout {
             fs::copy(source::root().join(name), path.join(name)).unwrap();
         }
         for (name, text) in
-            [("build-web", NOTHING), ("bin/cargo", NOTHING), ("bin/rustc", RUSTC), ("bin/sudo", SUDO)]
+            [("build-web", NOOP_SCRIPT), ("bin/cargo", NOOP_SCRIPT), ("bin/rustc", RUSTC), ("bin/sudo", SUDO)]
         {
             program(&path.join(name), text);
         }
@@ -68,12 +68,12 @@ impl Checkout {
                 fs::copy(&built, &ours).unwrap();
             }
         }
-        let becoming = path.join("bin/become");
-        fs::copy("/usr/bin/setpriv", &becoming).unwrap();
+        let setuid_helper = path.join("bin/become");
+        fs::copy("/usr/bin/setpriv", &setuid_helper).unwrap();
         // Nobody else may reach this setuid program.
         fs::set_permissions(path, fs::Permissions::from_mode(0o700)).unwrap();
         if user != 0 {
-            fs::set_permissions(&becoming, fs::Permissions::from_mode(0o4755)).unwrap();
+            fs::set_permissions(&setuid_helper, fs::Permissions::from_mode(0o4755)).unwrap();
             chown(path.join("home"), Some(user), Some(user)).unwrap();
             chown(path, Some(user), Some(user)).unwrap();
         }
@@ -150,17 +150,17 @@ fn starts_and_stops_twice(user: u32) {
 }
 
 #[test]
-fn root_starts_and_stops_a_server_twice() {
+fn run_script_starts_and_stops_a_server_twice_as_root() {
     starts_and_stops_twice(0);
 }
 
 #[test]
-fn an_ordinary_user_with_sudo_starts_and_stops_a_server_twice() {
+fn run_script_starts_and_stops_a_server_twice_with_sudo() {
     starts_and_stops_twice(UID);
 }
 
 #[test]
-fn a_server_that_cannot_start_is_told_with_the_reason() {
+fn run_script_reports_why_a_server_cannot_start() {
     let checkout = Checkout::new(0);
     let taken = TcpListener::bind(("127.0.0.1", checkout.port)).unwrap();
     checkout.expect(&["start"], 1, "is taken by another program");
@@ -173,11 +173,11 @@ fn a_server_that_cannot_start_is_told_with_the_reason() {
 
 /// While the kernel loads a large program, its command line cannot be read yet.
 #[test]
-fn a_server_whose_words_cannot_be_read_yet_has_not_ended() {
+fn run_script_waits_while_the_command_line_is_unreadable() {
     let checkout = Checkout::new(0);
     let elsewhere = checkout.folder.path().join("elsewhere");
     fs::rename(elsewhere.join("release/caisson"), elsewhere.join("caisson")).unwrap();
-    program(&elsewhere.join("release/caisson"), SLOWLY);
+    program(&elsewhere.join("release/caisson"), SLOW_EXEC_WRAPPER);
     checkout.expect(&["start"], 0, "running on http://");
     checkout.expect(&["stop"], 0, "stopped (pid ");
 }

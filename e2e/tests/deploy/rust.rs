@@ -46,7 +46,7 @@ fn wanted() -> String {
 }
 
 #[test]
-fn a_rust_that_is_too_old_is_told_with_the_one_that_is_wanted() {
+fn outdated_rust_is_reported_with_the_required_version() {
     let wanted = wanted();
     for (version, is_good) in [
         ("1.63.0", false),
@@ -69,7 +69,7 @@ fn a_rust_that_is_too_old_is_told_with_the_one_that_is_wanted() {
 }
 
 #[test]
-fn with_sudo_the_rust_of_who_typed_it_is_found() {
+fn rust_of_the_invoking_user_is_found_under_sudo() {
     let (empty, home) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     put_rust(&home.path().join(".cargo/bin"), "999.0.0");
     let entry =

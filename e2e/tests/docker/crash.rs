@@ -39,22 +39,22 @@ fn kill_server_at(more: &str, what: &str, point: impl Fn(&Event) -> bool) {
 }
 
 #[test]
-fn a_server_killed_in_the_middle_of_a_step_goes_on_by_a_socket() {
+fn server_killed_mid_step_reconnects_over_a_socket() {
     kill_server_at("", "output of step 2", in_step_two);
 }
 
 #[test]
-fn a_server_killed_in_the_middle_of_a_step_goes_on_by_a_relay() {
+fn server_killed_mid_step_reconnects_over_a_relay() {
     kill_server_at("link = \"exec\"", "output of step 2", in_step_two);
 }
 
 #[test]
-fn a_server_killed_while_the_container_is_being_made_makes_it_again() {
+fn server_killed_during_container_creation_creates_it_again() {
     kill_server_at("", "sandbox_requested", |event| event.is("sandbox_requested"));
 }
 
 #[test]
-fn a_killed_container_leads_to_a_second_attempt_from_the_checkpoint() {
+fn killed_container_leads_to_a_second_attempt_from_the_checkpoint() {
     let engine = Engine::get();
     let server = engine.serve("");
     let mut steps = counting_steps();
@@ -78,7 +78,7 @@ fn a_killed_container_leads_to_a_second_attempt_from_the_checkpoint() {
 }
 
 #[test]
-fn a_container_whose_job_is_gone_is_removed_at_the_next_start() {
+fn orphaned_container_is_removed_at_the_next_start() {
     let engine = Engine::get();
     let server = engine.serve("");
     let job = server.schedule_steps(&[shell("echo here; sleep 600")]);

@@ -1,16 +1,16 @@
 //! Egress of containers: the same clients, input requests and secrets as with namespaces.
 
-use e2e::{Engine, Outside, SecretHost, check_clients, shell};
+use e2e::{Engine, ExternalServer, SecretHost, check_clients, shell};
 use serde_json::json;
 
-use crate::whole_image;
+use crate::default_image_import;
 
 const CANARY: &str = "canary-in-a-container-5521";
 
 #[test]
-fn package_managers_and_clients_with_stores_of_their_own_work() {
+fn package_managers_and_clients_with_own_ca_stores_work() {
     let engine = Engine::get();
-    let image = whole_image::import(&engine);
+    let image = default_image_import::import(&engine);
     let server = engine.serve(&format!("image = {image:?}\n[egress]\nallow_ranges = [\"127.0.0.0/8\"]"));
     check_clients(&server);
     engine.assert_nothing_left(&server);
@@ -22,9 +22,9 @@ fn package_managers_and_clients_with_stores_of_their_own_work() {
 }
 
 #[test]
-fn a_secret_reaches_its_host_and_never_the_container() {
+fn secret_reaches_its_host_but_never_the_container() {
     let engine = Engine::get();
-    let outside = Outside::echo("localhost");
+    let outside = ExternalServer::echo("localhost");
     let folder = tempfile::tempdir().unwrap();
     let token = folder.path().join("token");
     std::fs::write(&token, CANARY).unwrap();

@@ -27,7 +27,7 @@ fn doctor(config: &str) -> (String, Option<i32>) {
 }
 
 #[test]
-fn doctor_tells_a_missing_engine_from_a_good_one() {
+fn doctor_distinguishes_missing_and_usable_engines() {
     let (text, code) =
         doctor("[backend]\nkind = \"docker\"\n[docker]\nhost = \"unix:///nowhere/docker.sock\"\n");
     assert_eq!(code, Some(1), "{text}");
@@ -53,7 +53,7 @@ fn for_everybody(folder: &std::path::Path) -> std::path::PathBuf {
 }
 
 #[test]
-fn who_may_not_open_the_engine_is_told_so_by_doctor_and_by_the_job() {
+fn doctor_and_job_report_missing_permission_for_the_engine_socket() {
     let engine = Engine::get();
     let folder = tempfile::tempdir().unwrap();
     let program = for_everybody(folder.path());
@@ -83,7 +83,7 @@ fn who_may_not_open_the_engine_is_told_so_by_doctor_and_by_the_job() {
 }
 
 #[test]
-fn a_server_without_an_engine_does_not_start_and_says_why() {
+fn server_without_an_engine_refuses_to_start() {
     let config = "[backend]\nkind = \"docker\"\n[docker]\nhost = \"unix:///nowhere/docker.sock\"\n".into();
     let server = Server::prepare(Options { config, ..Options::default() });
     server.spawn();
@@ -92,7 +92,7 @@ fn a_server_without_an_engine_does_not_start_and_says_why() {
 }
 
 #[test]
-fn a_job_whose_image_is_missing_or_impossible_is_refused_with_what_to_do() {
+fn job_with_a_missing_or_invalid_image_is_refused_with_a_hint() {
     let engine = Engine::get();
     let server = engine.serve("");
     for image in ["host", "--privileged"] {

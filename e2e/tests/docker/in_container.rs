@@ -102,7 +102,7 @@ impl Drop for Contained {
 }
 
 #[test]
-fn a_server_in_a_container_runs_jobs_beside_it_and_survives_its_own_end() {
+fn server_in_a_container_runs_sibling_containers_and_recovers_after_restart() {
     let server = Contained::start();
     let job = server.schedule(&json!({"steps": [
         {"tool": "shell", "command": "echo one >> log.txt; id -u"},

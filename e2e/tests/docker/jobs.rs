@@ -4,7 +4,7 @@ use e2e::{Engine, Event, shell};
 use serde_json::json;
 
 #[test]
-fn steps_of_every_kind_run_and_their_files_come_back() {
+fn every_step_kind_runs_in_a_container_and_its_files_are_collected() {
     let engine = Engine::get();
     let server = engine.serve("");
     let job = server.schedule_steps(&[
@@ -32,7 +32,7 @@ fn steps_of_every_kind_run_and_their_files_come_back() {
 }
 
 #[test]
-fn a_job_names_an_image_and_limits_that_hold() {
+fn image_and_limits_of_a_job_apply_to_its_container() {
     let engine = Engine::get();
     let server = engine.serve("images = { second = \"caisson/agent:other\" }");
     let job = server.schedule(&json!({
@@ -53,7 +53,7 @@ fn a_job_names_an_image_and_limits_that_hold() {
 }
 
 #[test]
-fn pip_installs_a_small_package_and_all_else_is_refused() {
+fn pip_works_in_a_container_and_other_egress_is_refused() {
     let engine = Engine::get();
     let server = engine.serve("");
     let install = "python3 -m pip install --break-system-packages --no-cache-dir --target lib six && \
@@ -77,7 +77,7 @@ fn pip_installs_a_small_package_and_all_else_is_refused() {
 }
 
 #[test]
-fn a_pool_of_paused_containers_hands_them_out() {
+fn jobs_use_pooled_paused_containers() {
     let engine = Engine::get();
     let config = "[pool]\nsize = 1";
     let server = engine.serve(config);
@@ -92,7 +92,7 @@ fn a_pool_of_paused_containers_hands_them_out() {
 }
 
 #[test]
-fn one_run_without_a_server_leaves_nothing() {
+fn local_run_with_docker_leaves_nothing_behind() {
     let engine = Engine::get();
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("caisson.toml");

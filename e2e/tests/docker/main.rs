@@ -2,11 +2,11 @@
 //! engine or an image is missing.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
-mod computer;
 mod crash;
+mod default_image;
+mod default_image_import;
 mod egress;
 mod errors;
 mod in_container;
 mod jobs;
 mod outage;
-mod whole_image;

@@ -1,6 +1,6 @@
 //! The engine is stopped in the middle of a job and started again.
 
-use e2e::{Event, OwnEngine, Server, shell, wait_until};
+use e2e::{DedicatedEngine, Event, Server, shell, wait_until};
 use serde_json::{Value, json};
 
 const UNAVAILABLE: &str = "backend_unavailable";
@@ -24,8 +24,8 @@ fn problems(server: &Server) -> String {
 }
 
 #[test]
-fn a_restart_of_the_engine_costs_jobs_no_more_than_a_lost_sandbox() {
-    let engine = OwnEngine::start(&[]);
+fn engine_restart_costs_jobs_at_most_a_lost_sandbox() {
+    let engine = DedicatedEngine::start(&[]);
     let server = engine.serve("[jobs]\nmax_running = 2");
     let sandbox = server.create_sandbox(&json!({}));
     let goes_on = server.schedule(&json!({"steps": saved_and_waiting()}));
@@ -64,8 +64,8 @@ fn a_restart_of_the_engine_costs_jobs_no_more_than_a_lost_sandbox() {
 }
 
 #[test]
-fn containers_that_outlive_their_engine_go_on_by_a_relay() {
-    let engine = OwnEngine::start(&["--live-restore"]);
+fn containers_with_live_restore_reconnect_over_a_relay() {
+    let engine = DedicatedEngine::start(&["--live-restore"]);
     let server = engine.serve("link = \"exec\"");
     let sandbox = server.create_sandbox(&json!({}));
     sandbox.put_file("kept.txt", "kept").expect(200);

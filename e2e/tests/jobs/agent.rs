@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::scripted::{Scripted, call, finish, shell};
 
 #[test]
-fn a_task_is_done_and_zipped_with_its_memory() {
+fn agent_task_completes_and_its_zip_contains_its_memory() {
     let scripted = Scripted::turns(vec![
         call("plan", json!({"items": [{"text": "write it", "status": "in_progress"}, {"text": "check it"}]})),
         call("write_file", json!({"path": "hello.py", "content": "print('hello from the agent')\n"})),
@@ -40,7 +40,7 @@ fn a_task_is_done_and_zipped_with_its_memory() {
 }
 
 #[test]
-fn calls_that_only_look_share_one_answer_and_files_are_found() {
+fn several_read_only_calls_in_one_answer_find_files() {
     let looks = ScriptedAnswer::calls(&[
         ("read_file", json!({"path": "src/a.txt"})),
         ("list_files", json!({})),
@@ -67,7 +67,7 @@ fn calls_that_only_look_share_one_answer_and_files_are_found() {
 }
 
 #[test]
-fn a_server_goes_on_in_the_background_and_is_polled_typed_into_and_ended() {
+fn background_process_can_be_polled_typed_into_and_ended() {
     let scripted = Scripted::turns(vec![
         call(
             "shell",
@@ -97,7 +97,7 @@ fn a_server_goes_on_in_the_background_and_is_polled_typed_into_and_ended() {
 }
 
 #[test]
-fn faults_of_a_model_cost_nothing_but_time() {
+fn model_faults_are_retried_without_losing_work() {
     let bad_call = ScriptedAnswer {
         calls: vec![ScriptedCall {
             name: "shell".into(),
@@ -135,7 +135,7 @@ fn faults_of_a_model_cost_nothing_but_time() {
 }
 
 #[test]
-fn a_task_without_a_model_waits_and_goes_on_when_there_is_one() {
+fn task_without_a_model_waits_until_one_is_configured() {
     let server =
         e2e::Server::start_with(e2e::Options { config: crate::scripted::no_model(), ..Default::default() });
     let answer = server.post("/schedule", &json!({"task": "wait"})).expect(202).json();
@@ -157,7 +157,7 @@ fn a_task_without_a_model_waits_and_goes_on_when_there_is_one() {
 }
 
 #[test]
-fn a_model_that_turns_in_circles_ends_the_job_as_stuck_with_its_workspace() {
+fn looping_model_ends_the_job_as_stuck_and_keeps_the_workspace() {
     let circle = ScriptedAnswer {
         times: model::scripted::Times(0),
         ..shell("cat state 2>/dev/null; echo x > state; true")
@@ -169,7 +169,7 @@ fn a_model_that_turns_in_circles_ends_the_job_as_stuck_with_its_workspace() {
 }
 
 #[test]
-fn an_agent_that_gives_up_fails_with_its_words() {
+fn agent_that_gives_up_fails_the_job_with_its_message() {
     let scripted = Scripted::turns(vec![call(
         "finish",
         json!({"summary": "There is no printer.", "outcome": "failed"}),
@@ -180,7 +180,7 @@ fn an_agent_that_gives_up_fails_with_its_words() {
 }
 
 #[test]
-fn instructions_of_the_workspace_reach_the_model() {
+fn workspace_instructions_are_sent_to_the_model() {
     let scripted = Scripted::turns(vec![finish()]);
     let draft = scripted.server.post("/v1/jobs", &json!({"task": "x", "start": false})).expect(202).json();
     let job = scripted.server.job(draft["job_id"].as_str().unwrap());

@@ -28,7 +28,7 @@ fn sent(scripted: &Scripted, turn: usize) -> String {
 }
 
 #[test]
-fn what_the_model_saw_is_told_with_its_costs_and_is_the_same_after_a_kill() {
+fn model_context_with_costs_survives_a_killed_server() {
     let scripted = Scripted::turns(answers());
     let job = scripted.task("Find the port");
     let mut events = job.follow();
@@ -67,8 +67,8 @@ fn what_the_model_saw_is_told_with_its_costs_and_is_the_same_after_a_kill() {
     let table = job.get(&format!("{at}&format=text")).expect(200).text();
     assert!(table.starts_with(&format!("context at e{}: ", asked.sequence)), "{table}");
     assert!(table.contains("=== task e1, "), "{table}");
-    job.get("context?at=100000").expect_problem(404, "no_event");
-    let none = job.get("context?at=0").expect_problem(404, "no_event");
+    job.get("context?at=100000").expect_problem(404, "event_not_found");
+    let none = job.get("context?at=0").expect_problem(404, "event_not_found");
     assert!(!none.to_string().contains("1 to 0"), "{none}");
     job.get("context?at=yesterday").expect_problem(400, "invalid_query");
     job.get("context?format=xml").expect_problem(400, "invalid_query");

@@ -17,7 +17,7 @@ fn open_request(job: &Job<'_>) -> serde_json::Value {
 }
 
 #[test]
-fn a_message_steers_at_the_next_turn() {
+fn message_reaches_the_agent_at_the_next_turn() {
     let wanted = When { user_contains: Some("make it blue".into()), ..When::default() };
     let scripted = Scripted::sequence(vec![
         shell("echo began; until [ -e go ]; do sleep 0.05; done"),
@@ -37,7 +37,7 @@ fn a_message_steers_at_the_next_turn() {
 }
 
 #[test]
-fn a_job_is_paused_between_calls_and_resumed_also_by_another_server() {
+fn job_pauses_between_calls_and_resumes_even_after_a_restart() {
     let scripted = Scripted::turns(vec![
         shell("echo one >> log; echo started; until [ -e go ]; do sleep 0.05; done"),
         shell("echo two >> log"),
@@ -64,7 +64,7 @@ fn a_job_is_paused_between_calls_and_resumed_also_by_another_server() {
 }
 
 #[test]
-fn steps_are_paused_too() {
+fn step_jobs_can_be_paused() {
     let server = e2e::Server::start();
     let waiting = e2e::shell("echo started; until [ -e go ]; do sleep 0.05; done");
     let job = server.schedule_steps(&[waiting, e2e::shell("echo two > two")]);
@@ -79,7 +79,7 @@ fn steps_are_paused_too() {
 }
 
 #[test]
-fn a_reached_budget_pauses_and_a_larger_one_lets_it_go_on() {
+fn exhausted_budget_pauses_and_a_larger_budget_resumes() {
     let scripted = Scripted::turns(vec![shell("echo one >> log"), shell("echo two >> log"), finish()]);
     let job = scripted.schedule(&json!({"task": "spend", "budget": {"turns": 1}}));
     let mut events = job.follow();
@@ -98,7 +98,7 @@ fn a_reached_budget_pauses_and_a_larger_one_lets_it_go_on() {
 }
 
 #[test]
-fn a_question_waits_for_a_person() {
+fn question_pauses_the_job_until_a_user_answers() {
     let scripted = Scripted::turns(vec![
         call("ask_user", json!({"question": "Which colour?", "options": ["red", "blue"]})),
         shell("echo done > done"),
@@ -124,7 +124,7 @@ fn a_question_waits_for_a_person() {
 }
 
 #[test]
-fn a_question_that_nobody_answers_ends_by_its_deadline() {
+fn unanswered_question_expires_at_its_deadline() {
     let scripted =
         Scripted::turns(vec![call("ask_user", json!({"question": "?", "wait_minutes": 0.01})), finish()]);
     let job = scripted.task("ask");
@@ -133,7 +133,7 @@ fn a_question_that_nobody_answers_ends_by_its_deadline() {
 }
 
 #[test]
-fn a_plan_is_accepted_as_a_person_edits_it() {
+fn plan_is_accepted_with_the_users_edits() {
     let scripted = Scripted::turns(vec![
         call("plan", json!({"items": ["my way"]})),
         shell("echo changed > changed"),
@@ -151,7 +151,7 @@ fn a_plan_is_accepted_as_a_person_edits_it() {
 }
 
 #[test]
-fn commands_are_asked_about_and_denied_by_rules() {
+fn command_rules_ask_for_approval_or_deny() {
     let rules = json!({"rules": [
         {"prefix": ["touch"], "decision": "ask", "examples": ["touch x"]},
         {"prefix": ["rm"], "decision": "deny"}
@@ -172,7 +172,7 @@ fn commands_are_asked_about_and_denied_by_rules() {
 }
 
 #[test]
-fn a_person_takes_over_and_the_agent_is_told_what_changed() {
+fn agent_is_informed_of_changes_after_a_takeover() {
     let scripted = Scripted::turns(vec![
         shell("echo old > kept; echo started; until [ -e go ]; do sleep 0.05; done"),
         shell("cat made > seen"),
@@ -204,7 +204,7 @@ fn a_person_takes_over_and_the_agent_is_told_what_changed() {
 }
 
 #[test]
-fn cancelling_stops_a_running_command_and_a_slow_model_at_once() {
+fn cancel_stops_a_running_command_and_a_slow_model_at_once() {
     let scripted = Scripted::turns(vec![shell("echo started; sleep 600"), finish()]);
     let job = scripted.task("cancel me");
     let mut events = job.follow();

@@ -56,12 +56,12 @@ fn kill_at(what: &str, point: impl Fn(&Event) -> bool) {
 }
 
 #[test]
-fn killed_when_the_model_was_just_asked() {
+fn agent_job_survives_a_kill_after_the_model_request() {
     kill_at("turn 2", |event| event.is("turn_started") && event.data()["turn"] == 2);
 }
 
 #[test]
-fn killed_in_the_middle_of_an_answer() {
+fn agent_job_survives_a_kill_during_an_answer() {
     let scripted = Scripted::turns(answers());
     let job = scripted.task("count");
     let mut events = job.follow();
@@ -76,7 +76,7 @@ fn killed_in_the_middle_of_an_answer() {
 }
 
 #[test]
-fn killed_when_an_answer_was_just_logged() {
+fn agent_job_survives_a_kill_after_an_answer_was_logged() {
     kill_at("the third answer", |event| event.is("model_answered") && event.data()["turn"] == 3);
 }
 
@@ -86,12 +86,12 @@ fn killed_when_a_call_was_just_logged() {
 }
 
 #[test]
-fn killed_in_the_middle_of_a_command() {
+fn agent_job_survives_a_kill_during_a_command() {
     kill_at("its output", |event| event.is("call_output") && event.call() == "turn-3-1.1");
 }
 
 #[test]
-fn killed_between_two_calls_of_an_answer() {
+fn agent_job_survives_a_kill_between_two_calls_of_an_answer() {
     kill_at("the end of the first", |event| event.is("call_ended") && event.call() == "turn-3-1.1");
 }
 
@@ -101,12 +101,12 @@ fn killed_between_two_file_operations() {
 }
 
 #[test]
-fn killed_when_the_agent_had_just_finished() {
+fn agent_job_survives_a_kill_after_the_agent_finished() {
     kill_at("finished", |event| event.is("agent_finished"));
 }
 
 #[test]
-fn a_lost_sandbox_is_told_to_the_agent_which_does_the_work_again() {
+fn agent_is_informed_of_a_lost_sandbox_and_repeats_the_work() {
     let scripted = Scripted::sequence(vec![
         shell("echo made > made.txt"),
         call("shell", json!({"command": "echo waiting; sleep 60"})),
@@ -123,7 +123,7 @@ fn a_lost_sandbox_is_told_to_the_agent_which_does_the_work_again() {
     events.until_end();
     assert_eq!(job.status()["status"], "complete", "{}", events.summary());
     assert_eq!(job.output().text("made.txt"), "again\n");
-    let told = events.events.iter().find(|event| event.is("agent_told")).expect("a notice");
+    let told = events.events.iter().find(|event| event.is("agent_notified")).expect("a notice");
     let text = told.data()["text"].as_str().unwrap();
     assert!(text.contains("sandbox was lost") && text.contains("turn-1-1 (shell)"), "{text}");
     let interrupted = |event: &Event| event.is("call_ended") && event.data()["status"] == "interrupted";

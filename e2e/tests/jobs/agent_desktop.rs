@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::scripted::{call, finish, shell};
 
 /// Starts a server with a vision model: the model's name implies vision, its address is the scripted server's.
-fn seeing(script: Script) -> (Server, ScriptedServer) {
+fn server_with_vision_model(script: Script) -> (Server, ScriptedServer) {
     let model = ScriptedServer::start_on_thread(script).unwrap();
     let config = format!(
         "[model]\nname = \"anthropic/claude-sonnet-5\"\nbase_url = \"http://{}/v1\"\n",
@@ -55,9 +55,9 @@ fn pictures(body: &Value) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a_desktop_task_is_done_by_a_model_that_sees() {
+fn vision_model_completes_a_desktop_task() {
     let words = "seen by the model";
-    let (server, model) = seeing(turns(vec![
+    let (server, model) = server_with_vision_model(turns(vec![
         call("write_file", json!({"path": "form.py", "content": PROGRAM})),
         call("gui", json!({"action": "launch", "command": "python3 form.py"})),
         call("gui", json!({"action": "wait", "window": "Form", "seconds": 60})),
@@ -101,9 +101,9 @@ fn a_desktop_task_is_done_by_a_model_that_sees() {
 }
 
 #[test]
-fn a_todo_app_in_react_is_written_built_served_screenshotted_and_zipped() {
+fn agent_builds_serves_and_screenshots_a_react_app() {
     let dialogue = include_str!("../../../crates/caisson/src/demo/todo_app.json");
-    let (server, model) = seeing(Script::parse(dialogue).unwrap());
+    let (server, model) = server_with_vision_model(Script::parse(dialogue).unwrap());
     let body = json!({
         "task": "Build me a todo app in React", "image": "default", "egress": "packages",
         "acceptance": ["test -f dist/index.html", "test -s screenshot.png"],
@@ -123,7 +123,7 @@ fn a_todo_app_in_react_is_written_built_served_screenshotted_and_zipped() {
 }
 
 #[test]
-fn an_image_without_a_desktop_is_not_offered_one() {
+fn desktop_tools_are_not_offered_without_a_desktop_in_the_image() {
     let folder = tempfile::tempdir().unwrap();
     add_small(folder.path(), "small");
     let model = ScriptedServer::start_on_thread(turns(vec![

@@ -22,7 +22,7 @@ fn summary(text: &str) -> ScriptedAnswer {
 }
 
 /// An answer of about 1,500 tokens with a command that prints about 3,500; no two parts are equal.
-fn much(part: usize) -> ScriptedAnswer {
+fn large_answer(part: usize) -> ScriptedAnswer {
     let thought =
         |line: usize| format!("I think about line {line} of part {part} and find {}. ", line * 7 + part);
     let text: String = (0..80).map(thought).collect();
@@ -48,13 +48,13 @@ fn result(events: &e2e::Follower<'_>, call: &str) -> String {
 }
 
 #[test]
-fn a_history_larger_than_the_window_is_summed_up_ahead_of_time_and_found_again_also_after_a_kill() {
+fn long_history_is_summarized_early_and_recallable_even_after_a_kill() {
     let mut answers = vec![
         summary("Did: looked at a part of it [{event}]"),
         agent(call("plan", json!({"items": ["look at the parts"]}))),
         agent(shell("echo the lamp is portOfTheLighthouse_7731; seq 1 40")),
     ];
-    answers.extend((1..15).map(much));
+    answers.extend((1..15).map(large_answer));
     answers.extend([
         agent(shell("echo resting; sleep 4; echo rested")),
         agent(call("history_search", json!({"query": "lighthouse port"}))),
@@ -86,17 +86,20 @@ fn a_history_larger_than_the_window_is_summed_up_ahead_of_time_and_found_again_a
     assert!(found.contains("portOfTheLighthouse_7731") && found.contains("before: [e"), "{found}");
 
     // Summaries are logged as events, and their cost counts.
-    let made: Vec<&e2e::Event> = events.events.iter().filter(|event| event.is("summary_made")).collect();
+    let made: Vec<&e2e::Event> = events.events.iter().filter(|event| event.is("summary_created")).collect();
     assert!(made.iter().any(|event| event.data()["summary"].is_object()), "{}", events.summary());
     let input = |event: &&e2e::Event| {
-        let usage =
-            if event.is("summary_made") { &event.data()["usage"] } else { &event.data()["answer"]["usage"] };
+        let usage = if event.is("summary_created") {
+            &event.data()["usage"]
+        } else {
+            &event.data()["answer"]["usage"]
+        };
         ["input", "cached_input", "cache_write"]
             .iter()
             .map(|part| usage[*part].as_u64().unwrap_or(0))
             .sum::<u64>()
     };
-    let paid = events.events.iter().filter(|event| event.is("summary_made") || event.is("model_answered"));
+    let paid = events.events.iter().filter(|event| event.is("summary_created") || event.is("model_answered"));
     let paid: u64 = paid.map(|event| input(&event)).sum();
     assert_eq!(job.status()["agent"]["spent"]["input_tokens"], paid);
 
@@ -109,8 +112,8 @@ fn a_history_larger_than_the_window_is_summed_up_ahead_of_time_and_found_again_a
 }
 
 #[test]
-fn rules_alone_sum_up_where_the_setting_says_so() {
-    let mut answers: Vec<ScriptedAnswer> = (1..15).map(much).collect();
+fn rule_based_condensing_replaces_summaries_if_configured() {
+    let mut answers: Vec<ScriptedAnswer> = (1..15).map(large_answer).collect();
     answers.push(agent(finish()));
     let scripted = Scripted::start(window(32_000, answers), "[context]\nsummaries = \"extract\"\n");
     let job = scripted.task("Look at the parts");
@@ -122,7 +125,7 @@ fn rules_alone_sum_up_where_the_setting_says_so() {
 }
 
 #[test]
-fn a_refused_prompt_and_a_provider_that_counts_more_lead_to_smaller_prompts() {
+fn refused_prompts_and_higher_token_counts_shrink_the_prompt() {
     let counted = |answer: ScriptedAnswer, input| ScriptedAnswer {
         usage: Some(Usage { input, output: 10, ..Usage::default() }),
         ..answer
@@ -131,12 +134,12 @@ fn a_refused_prompt_and_a_provider_that_counts_more_lead_to_smaller_prompts() {
         window(
             64_000,
             vec![
-                much(1),
-                much(2),
+                large_answer(1),
+                large_answer(2),
                 ScriptedAnswer::fault(Fault::Overflow),
-                much(3),
+                large_answer(3),
                 // Reports half as many tokens again as our own count.
-                counted(much(4), 30_000),
+                counted(large_answer(4), 30_000),
                 agent(finish()),
             ],
         ),
@@ -162,7 +165,7 @@ fn a_refused_prompt_and_a_provider_that_counts_more_lead_to_smaller_prompts() {
 }
 
 #[test]
-fn a_workspace_with_code_is_mapped_before_the_first_question() {
+fn repository_map_is_in_the_first_prompt() {
     let scripted = Scripted::turns(vec![finish()]);
     let body = json!({"task": "Make the engine faster", "start": false});
     let answer = scripted.server.post("/v1/jobs", &body).expect(202).json();
@@ -189,7 +192,7 @@ fn a_workspace_with_code_is_mapped_before_the_first_question() {
 }
 
 #[test]
-fn a_small_window_gets_fewer_tools_and_the_fixed_parts_stay_small() {
+fn small_context_window_gets_fewer_tools_and_a_small_system_prompt() {
     let scripted = Scripted::start(
         window(8_192, vec![agent(shell("seq 1 2000")), agent(shell("seq 1 2000")), agent(finish())]),
         "",
@@ -211,8 +214,8 @@ fn a_small_window_gets_fewer_tools_and_the_fixed_parts_stay_small() {
 }
 
 #[test]
-fn a_window_of_four_thousand_tokens_does_a_whole_job() {
-    let mut answers: Vec<ScriptedAnswer> = (1..8).map(much).collect();
+fn job_completes_with_a_4000_token_window() {
+    let mut answers: Vec<ScriptedAnswer> = (1..8).map(large_answer).collect();
     answers.push(agent(call("history_read", json!({"event": "turn-1-1", "from_line": 249, "to_line": 250}))));
     answers.push(agent(finish()));
     let scripted = Scripted::start(window(4_096, answers), "[context]\nsummaries = \"extract\"\n");
@@ -249,7 +252,7 @@ fn a_window_of_four_thousand_tokens_does_a_whole_job() {
 }
 
 #[test]
-fn a_giant_file_is_read_as_an_outline_then_in_parts_then_by_lines() {
+fn giant_file_is_read_as_outline_then_parts_then_lines() {
     let make = "for i in $(seq 1 60000); do echo \"def part_$i():\"; echo \"    return $i  # padding padding padding padding padding padding padding padding\"; done > big.py; wc -c < big.py";
     let scripted = Scripted::turns(vec![
         shell(make),
@@ -279,7 +282,7 @@ fn vectors_of(texts: &[&str]) -> Vec<Vec<f32>> {
 }
 
 #[test]
-fn vectors_find_what_was_said_in_other_words_and_words_serve_when_their_server_fails() {
+fn history_search_uses_embeddings_and_falls_back_to_keywords() {
     let (asked, is_broken) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
     let (counted, broken) = (Arc::clone(&asked), Arc::clone(&is_broken));
     let embeddings = ScriptedEmbeddings::start(move |texts| {

@@ -18,7 +18,7 @@ fn circle(answers: &[ScriptedAnswer]) -> ScriptedServer {
 }
 
 #[test]
-fn every_budget_pauses_the_job_and_says_which_it_was() {
+fn every_exhausted_budget_pauses_the_job_and_is_named() {
     let works =
         || -> Vec<ScriptedAnswer> { (0..30).map(|number| shell(&format!("echo {number}"))).collect() };
     let model =
@@ -66,7 +66,7 @@ fn every_budget_pauses_the_job_and_says_which_it_was() {
 }
 
 #[test]
-fn a_call_is_blamed_for_the_memory_that_it_used_up_itself() {
+fn out_of_memory_is_attributed_to_the_call_that_caused_it() {
     let eat = "python3 -c 'x = b\"x\" * (600 << 20)'";
     let answers = vec![shell(&format!("{eat}; echo $?")), shell("exit 3"), shell(eat), finish()];
     let scripted = Scripted::turns(answers);
@@ -81,7 +81,7 @@ fn a_call_is_blamed_for_the_memory_that_it_used_up_itself() {
 }
 
 #[test]
-fn every_way_of_turning_in_circles_ends_the_job_as_stuck() {
+fn every_kind_of_loop_ends_the_job_as_stuck() {
     let malformed = ScriptedAnswer {
         calls: vec![ScriptedCall {
             name: "shell".into(),
@@ -119,7 +119,7 @@ fn every_way_of_turning_in_circles_ends_the_job_as_stuck() {
 }
 
 #[test]
-fn a_model_that_falls_silent_or_talks_garbage_is_asked_again() {
+fn silent_or_garbled_model_answers_are_retried() {
     let answers = vec![
         ScriptedAnswer::fault(Fault::Silence { milliseconds: 600_000 }),
         ScriptedAnswer::fault(Fault::MalformedEvent),
@@ -154,7 +154,7 @@ fn text_of(deltas: &[Value]) -> String {
 }
 
 #[test]
-fn the_words_of_the_model_are_heard_as_they_come_and_the_log_has_them_once() {
+fn model_output_is_streamed_and_logged_once() {
     let words = "I look around first, then I write the file, and then I look whether it is right.";
     // The model stops after 20 and after 60 characters: one event precedes those of the text.
     let slow = ScriptedAnswer {
@@ -222,7 +222,7 @@ fn serve_files(folder: &Path) -> String {
 }
 
 #[test]
-fn a_job_starts_from_a_repository_at_a_revision_cloned_through_the_proxy() {
+fn job_clones_a_repository_revision_through_the_proxy() {
     let folder = tempfile::tempdir().unwrap();
     let script =
         "set -e; export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b
@@ -253,7 +253,7 @@ fn a_job_starts_from_a_repository_at_a_revision_cloned_through_the_proxy() {
 }
 
 #[test]
-fn an_answer_that_repeats_without_end_is_not_believed_to_be_new() {
+fn endlessly_repeating_answer_does_not_count_as_progress() {
     let forever = ScriptedAnswer { times: Times(0), ..ScriptedAnswer::text("Thinking about it.") };
     let scripted = Scripted::sequence(vec![forever]);
     scripted.task("talk").wait_for_failure("stuck");

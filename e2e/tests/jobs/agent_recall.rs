@@ -31,7 +31,7 @@ fn text_of(answer: &str) -> &str {
 }
 
 #[test]
-fn outputs_of_ten_megabytes_long_lines_and_bytes_that_are_no_text_are_read_back() {
+fn huge_long_line_and_binary_outputs_can_be_recalled() {
     // Ten megabytes, with a text to find in the middle.
     let huge = "seq -f 'row %.0f of an output that is far too large for any prompt' 1 75000; \
                 echo needleOfTheMiddle_4711; seq -f 'row %.0f of an output that is far too large for any prompt' 75001 170000";

@@ -33,7 +33,7 @@ fn waiting() -> Scripted {
 }
 
 #[test]
-fn only_the_holder_runs_and_writes_and_everybody_reads() {
+fn during_a_takeover_only_the_holder_runs_and_writes() {
     let scripted = waiting();
     let (job, mut events, token) = taken(&scripted, &json!({"task": "share"}));
     let server = &scripted.server;
@@ -85,7 +85,7 @@ fn only_the_holder_runs_and_writes_and_everybody_reads() {
 }
 
 #[test]
-fn a_terminal_is_watched_by_everybody_and_typed_into_by_the_holder() {
+fn during_a_takeover_only_the_holder_types_into_terminals() {
     let scripted = waiting();
     let job = scripted.task("share");
     let mut events = job.follow();
@@ -95,7 +95,7 @@ fn a_terminal_is_watched_by_everybody_and_typed_into_by_the_holder() {
     let mut bob = Socket::open(&scripted.server, &path);
     let session = bob.session();
     bob.send_bytes(b"echo first-$((1+1))\n");
-    bob.until_shown("first-2");
+    bob.until_terminal_shows("first-2");
     let token = job.post("takeover", &json!({"by": "Ada"})).expect(202).json()["token"].clone();
     let token = token.as_str().unwrap();
     bob.send_bytes(b"echo second-$((1+2)) > bob\n");
@@ -107,7 +107,7 @@ fn a_terminal_is_watched_by_everybody_and_typed_into_by_the_holder() {
     let mut ada = Socket::open(&scripted.server, &format!("{path}?session={session}&takeover={token}"));
     assert_eq!(ada.session(), session);
     ada.send_bytes(b"echo third-$((1+3))\n");
-    bob.until_shown("third-4");
+    bob.until_terminal_shows("third-4");
     job.put_file_as("go", "", token).expect(200);
     let handback = scripted.server.request(Method::POST, &format!("/v1/jobs/{}/handback", job.id));
     scripted.server.send(handback.header("X-Caisson-Takeover", token)).expect(202);
@@ -126,7 +126,7 @@ fn problem_of(socket: &mut Socket) -> Value {
 }
 
 #[test]
-fn a_desktop_is_watched_by_everybody_and_used_by_the_holder() {
+fn during_a_takeover_only_the_holder_uses_the_desktop() {
     let answers = vec![shell("echo began; until [ -e go ]; do sleep 0.05; done"), finish()];
     let model =
         ScriptedServer::start_on_thread(Script { order: Order::Turns, ..Script::of(answers) }).unwrap();
@@ -149,9 +149,9 @@ fn a_desktop_is_watched_by_everybody_and_used_by_the_holder() {
     ada("input", &json!({"action": "wait", "window": "Typed", "seconds": 60})).expect(200);
     ada("input", &json!({"action": "focus", "window": "Typed"})).expect(200);
     // Bob sees the screen, but his input is dropped; a viewer with the token is Ada's.
-    bob.type_letters("bob\n");
+    bob.type_text("bob\n");
     let mut own = Viewer::open_at(&server, &format!("{path}?takeover={token}"));
-    own.type_letters("ada\n");
+    own.type_text("ada\n");
     ada("exec", &json!({"command": "until [ -s typed ]; do sleep 0.05; done; touch go"})).expect(200);
     ada("handback", &json!({})).expect(202);
     events.until_end();

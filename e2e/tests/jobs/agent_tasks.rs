@@ -25,7 +25,7 @@ if __name__ == '__main__':
 ";
 
 #[test]
-fn a_bug_in_a_python_repository_is_fixed_with_the_tests_as_acceptance() {
+fn agent_fixes_a_python_bug_with_acceptance_tests() {
     let scripted = Scripted::turns(vec![
         call("plan", json!({"items": ["see the tests fail", "fix median", "see them pass"]})),
         call("list_files", json!({})),
@@ -61,7 +61,7 @@ fn a_bug_in_a_python_repository_is_fixed_with_the_tests_as_acceptance() {
 }
 
 #[test]
-fn a_repository_is_cloned_through_the_egress_policy_and_refused_by_it() {
+fn cloning_a_repository_obeys_the_egress_policy() {
     let scripted = Scripted::turns(vec![finish()]);
     let body = json!({"task": "look", "git": {"url": "https://example.invalid/x.git"}, "egress": "off"});
     let job = scripted.schedule(&body);

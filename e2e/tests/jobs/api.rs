@@ -43,7 +43,7 @@ fn jobs_are_filtered_by_state_and_label() {
 }
 
 #[test]
-fn the_same_idempotency_key_gives_the_same_job() {
+fn same_idempotency_key_returns_the_same_job() {
     let server = Server::start();
     let submit = |body: &Value, key: &str| {
         server.send(server.request(Method::POST, "/v1/jobs").header("Idempotency-Key", key).json(body))
@@ -58,7 +58,7 @@ fn the_same_idempotency_key_gives_the_same_job() {
 }
 
 #[test]
-fn an_idempotency_key_is_remembered_across_a_crash() {
+fn idempotency_key_survives_a_crash() {
     let server = Server::start();
     let submit = || {
         let request = server.request(Method::POST, "/v1/jobs").header("Idempotency-Key", "once");
@@ -71,7 +71,7 @@ fn an_idempotency_key_is_remembered_across_a_crash() {
 }
 
 #[test]
-fn a_job_is_shown_in_full() {
+fn job_view_is_complete() {
     let server = Server::start();
     let job = server.schedule(&json!({
         "name": "a named job", "steps": [{"tool": "shell", "command": "true", "name": "a named step"}], "labels": {"a": "b"}
@@ -85,7 +85,7 @@ fn a_job_is_shown_in_full() {
 }
 
 #[test]
-fn a_cancelled_job_ends_soon_and_keeps_its_work() {
+fn cancelled_job_ends_soon_and_keeps_its_output() {
     let server = Server::start();
     let job = server.schedule_steps(&[
         shell("echo kept > kept.txt; echo ready; sleep 600"),
@@ -120,7 +120,7 @@ fn a_queued_job_can_be_cancelled_and_never_runs() {
 }
 
 #[test]
-fn cancelling_a_job_that_is_over_is_refused() {
+fn cancelling_an_ended_job_is_refused() {
     let server = Server::start();
     let job = server.schedule_steps(&[shell("true")]);
     job.wait_for("complete");
@@ -128,7 +128,7 @@ fn cancelling_a_job_that_is_over_is_refused() {
 }
 
 #[test]
-fn a_job_that_is_over_can_be_deleted_and_one_that_runs_cannot() {
+fn only_ended_jobs_can_be_deleted() {
     let server = Server::start();
     let running = waiting_job(&server);
     running.delete().expect_problem(409, "wrong_state");
@@ -141,7 +141,7 @@ fn a_job_that_is_over_can_be_deleted_and_one_that_runs_cannot() {
 }
 
 #[test]
-fn a_job_that_nobody_made_is_not_found_on_every_route() {
+fn unknown_job_is_not_found_on_every_route() {
     let server = Server::start();
     let id = "01930d5e-7b1a-7c3e-9f00-3a5b1c2d4e6f";
     for path in [
@@ -160,7 +160,7 @@ fn a_job_that_nobody_made_is_not_found_on_every_route() {
 }
 
 #[test]
-fn the_zip_of_a_job_that_still_runs_is_not_there_yet() {
+fn output_zip_of_a_running_job_is_not_ready() {
     let server = Server::start();
     let job = waiting_job(&server);
     server.get(&format!("/jobs/{}/output.zip", job.id)).expect_problem(404, "no_artifact");
@@ -192,7 +192,7 @@ fn a_command_can_be_run_in_the_sandbox_of_a_running_job() {
 }
 
 #[test]
-fn the_log_of_a_job_tells_what_happened_in_order() {
+fn job_log_lists_events_in_order() {
     let server = Server::start();
     let job = server.schedule_steps(&[shell("echo alpha"), shell("echo omega; exit 4")]);
     job.wait_for("failed");
@@ -209,7 +209,7 @@ fn the_log_of_a_job_tells_what_happened_in_order() {
 }
 
 #[test]
-fn an_unknown_path_and_a_wrong_method_are_problems_too() {
+fn unknown_path_and_wrong_method_return_problem_documents() {
     let server = Server::start();
     assert!(server.get("/nowhere").expect(404).json()["code"].is_string());
     assert!(server.get("/schedule").expect(405).json()["code"].is_string());

@@ -45,14 +45,14 @@ fn assert_touched(list: &[Value]) {
 }
 
 /// The list file of the only sandbox, as it is being written.
-fn live_list(folder: &Path) -> String {
+fn live_file_audit(folder: &Path) -> String {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
         if path.ends_with("files.jsonl") {
             return fs::read_to_string(path).unwrap_or_default();
         }
         if path.is_dir() && !path.is_symlink() {
-            let found = live_list(&path);
+            let found = live_file_audit(&path);
             if !found.is_empty() {
                 return found;
             }
@@ -67,7 +67,7 @@ const TOUCH: &str = "echo hi > a.txt; until [ -e /workspace/on ]; do sleep 0.05;
     echo t > /tmp/t; echo h > ~/h; cat /usr/bin/env > /dev/null";
 
 #[test]
-fn the_files_that_a_job_touched_are_listed_with_process_and_call() {
+fn file_audit_lists_touched_files_with_process_and_call() {
     let server = Server::start();
     let job = server.schedule_steps(&[shell(TOUCH)]);
     wait_until("the first file is listed", || {
@@ -85,7 +85,7 @@ fn the_files_that_a_job_touched_are_listed_with_process_and_call() {
 }
 
 #[test]
-fn files_are_listed_while_no_server_runs() {
+fn file_audit_continues_without_a_server() {
     let server = Server::start();
     let job = server.schedule_steps(&[shell(&format!(
         "touch begun; while [ ! -e /workspace/go ]; do sleep 0.1; done; {TOUCH}"
@@ -95,7 +95,9 @@ fn files_are_listed_while_no_server_runs() {
     job.exec("setsid sh -c 'sleep 2; touch /workspace/go; sleep 3; touch /workspace/on' > /dev/null 2>&1 &")
         .expect(200);
     server.kill9();
-    wait_until("it has gone on without a server", || live_list(&server.data()).contains("\"/home/agent/h\""));
+    wait_until("it has gone on without a server", || {
+        live_file_audit(&server.data()).contains("\"/home/agent/h\"")
+    });
     server.restart();
     job.wait_for("complete");
     let list = lines(&job.get("audit/files").text());
@@ -105,7 +107,7 @@ fn files_are_listed_while_no_server_runs() {
 }
 
 #[test]
-fn the_list_of_a_bare_sandbox_outlives_it_and_has_what_was_still_open() {
+fn file_audit_of_a_bare_sandbox_survives_it_and_has_open_files() {
     let server = Server::start();
     let sandbox = server.create_sandbox(&json!({}));
     // `true` at the end: the shell would exec the last command, and the kernel merges one process's events on a file.
@@ -137,7 +139,7 @@ fn the_list_of_a_bare_sandbox_outlives_it_and_has_what_was_still_open() {
 }
 
 #[test]
-fn what_the_kernel_could_not_remember_is_a_gap() {
+fn kernel_queue_overflow_is_a_gap_in_the_file_audit() {
     let server = Server::start();
     let sandbox = server.create_sandbox(&json!({}));
     sandbox.follow().until("its sandbox", |event| event.is("sandbox_ready"));
@@ -159,7 +161,7 @@ fn what_the_kernel_could_not_remember_is_a_gap() {
 }
 
 #[test]
-fn without_a_list_as_it_happens_the_difference_is_told() {
+fn without_live_file_audit_the_difference_is_reported() {
     let config = "[sandbox]\nlist_files = false\n".into();
     let server = Server::start_with(Options { config, ..Options::default() });
     let job = server.schedule_steps(&[shell("mkdir d; echo x > d/made; echo y > gone; rm gone")]);
@@ -186,7 +188,7 @@ fn audit(server: &Server, arguments: &[&str]) -> (bool, String) {
 }
 
 #[test]
-fn a_log_is_checked_beside_the_server_and_a_removed_job_is_told_by_its_head() {
+fn audit_verifies_offline_and_detects_a_removed_job_by_its_head() {
     let server = Server::start();
     let job = server.schedule_steps(&[shell("echo hello")]);
     job.wait_for("complete");
@@ -232,7 +234,7 @@ fn a_log_is_checked_beside_the_server_and_a_removed_job_is_told_by_its_head() {
     assert_eq!(serde_json::from_str::<Value>(&all).unwrap(), statement);
     // Without the statement, a deletion by the server cannot be told from a removal by hand.
     server.stop();
-    let wiped = take_statements_away(&server.data().join("caisson.db"));
+    let wiped = delete_statements(&server.data().join("caisson.db"));
     assert!(wiped, "the statement was there");
     let (sound, said) = audit(&server, &["verify", "--head", file]);
     assert!(!sound && said.contains("the job was removed by hand"), "{said}");
@@ -240,7 +242,7 @@ fn a_log_is_checked_beside_the_server_and_a_removed_job_is_told_by_its_head() {
 }
 
 /// Removes every statement about a deleted job, as an attacker with root would.
-fn take_statements_away(database: &Path) -> bool {
+fn delete_statements(database: &Path) -> bool {
     change(database, "DELETE FROM tombstones")
 }
 
@@ -252,7 +254,7 @@ fn change(database: &Path, sql: &str) -> bool {
 }
 
 #[test]
-fn a_finished_job_without_its_signed_heads_is_found_also_after_a_restart() {
+fn missing_signed_heads_are_detected_even_after_a_restart() {
     let server = Server::start();
     let job = server.schedule_steps(&[shell("echo hello")]);
     job.wait_for("complete");
@@ -282,7 +284,7 @@ fn a_finished_job_without_its_signed_heads_is_found_also_after_a_restart() {
 }
 
 #[test]
-fn a_zip_or_a_list_of_files_that_was_changed_is_found() {
+fn modified_zip_or_file_audit_is_detected() {
     let server = Server::start();
     let job = server.schedule_steps(&[shell("echo hello > a.txt")]);
     job.wait_for("complete");
@@ -318,7 +320,7 @@ fn peak_kib(pid: i32) -> u64 {
 }
 
 #[test]
-fn a_sandbox_cannot_make_its_owner_grow_by_what_it_touches() {
+fn file_audit_memory_of_the_launcher_is_bounded() {
     let server = Server::start();
     let sandbox = server.create_sandbox(&json!({}));
     sandbox.follow().until("its sandbox", |event| event.is("sandbox_ready"));

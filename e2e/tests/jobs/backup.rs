@@ -32,7 +32,7 @@ fn restore(archive: &Path) -> Server {
 }
 
 #[test]
-fn a_backup_with_running_jobs_is_taken_up_by_another_server() {
+fn backup_with_running_jobs_continues_on_another_server() {
     let first = Server::start();
     let over = first.schedule_steps(&[shell("echo kept > kept.txt")]);
     over.wait_for("complete");
@@ -74,7 +74,7 @@ fn a_backup_with_running_jobs_is_taken_up_by_another_server() {
 }
 
 #[test]
-fn backups_of_a_busy_server_are_whole() {
+fn backups_of_a_busy_server_are_consistent() {
     let first = Server::start();
     let jobs: Vec<_> = (0..40).map(|n| first.schedule_steps(&[shell(&format!("echo {n} > n"))])).collect();
     let archives: Vec<_> = (0..3).map(|n| first.folder().join(format!("backup-{n}"))).collect();
@@ -92,7 +92,7 @@ fn backups_of_a_busy_server_are_whole() {
 }
 
 #[test]
-fn a_folder_in_use_is_not_restored_into() {
+fn restore_into_a_folder_in_use_is_refused() {
     let server = Server::start();
     let archive = server.folder().join("backup.tar.zst");
     back_up(&server, &archive);

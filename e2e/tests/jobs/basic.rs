@@ -18,7 +18,7 @@ fn post(server: &Server, path: &str, media_type: &str, body: &str) -> e2e::Answe
 }
 
 #[test]
-fn the_four_calls_of_the_first_page_work_word_for_word() {
+fn readme_calls_work_as_written() {
     let server = Server::start();
     let accepted = post(&server, "/schedule", "application/json", FIRST_JOB).expect(202).json();
     let id = accepted["job_id"].as_str().unwrap().to_owned();
@@ -52,7 +52,7 @@ fn the_four_calls_of_the_first_page_work_word_for_word() {
 }
 
 #[test]
-fn the_links_of_an_accepted_job_lead_somewhere() {
+fn links_of_an_accepted_job_resolve() {
     let server = Server::start();
     let accepted = post(&server, "/schedule", "application/json", FIRST_JOB).expect(202).json();
     let job = server.job(accepted["job_id"].as_str().unwrap());
@@ -75,14 +75,14 @@ fn the_links_of_an_accepted_job_lead_somewhere() {
 }
 
 #[test]
-fn submit_is_the_same_as_schedule() {
+fn submit_is_an_alias_of_schedule() {
     let server = Server::start();
     let accepted = post(&server, "/submit", "application/json", FIRST_JOB).expect(202).json();
     server.job(accepted["job_id"].as_str().unwrap()).wait_for("complete");
 }
 
 #[test]
-fn a_task_in_plain_text_waits_for_a_model_and_says_how_to_configure_one() {
+fn plain_text_task_without_a_model_explains_how_to_configure_one() {
     let server = Server::start();
     for path in ["/schedule", "/submit"] {
         let accepted = post(&server, path, "text/plain", "Build me a small harbour").expect(202).json();
@@ -99,7 +99,7 @@ fn a_task_in_plain_text_waits_for_a_model_and_says_how_to_configure_one() {
 }
 
 #[test]
-fn a_task_in_json_is_the_same_as_one_in_plain_text() {
+fn json_task_equals_plain_text_task() {
     let server = Server::start();
     let job = server.schedule(&json!({"task": "Build me a small harbour"}));
     job.follow().until("paused", |event| event.is_state("paused"));
@@ -107,7 +107,7 @@ fn a_task_in_json_is_the_same_as_one_in_plain_text() {
 }
 
 #[test]
-fn the_zip_has_every_file_and_a_manifest_that_fits() {
+fn output_zip_has_every_file_and_a_matching_manifest() {
     let server = Server::start();
     let job = server.schedule_steps(&[
         shell(
@@ -188,7 +188,7 @@ fn a_server_listens_on_several_addresses() {
 }
 
 #[test]
-fn health_readiness_and_documentation_answer() {
+fn health_readiness_and_docs_endpoints_respond() {
     let server = Server::start();
     assert_eq!(server.get("/healthz").expect(200).text(), "ok");
     assert_eq!(server.get("/readyz").expect(200).json()["ready"], true);
@@ -197,7 +197,7 @@ fn health_readiness_and_documentation_answer() {
 }
 
 #[test]
-fn the_openapi_document_in_the_repository_is_the_one_that_is_served() {
+fn committed_openapi_document_matches_the_served_one() {
     let server = Server::start();
     let served = server.get("/openapi.json").expect(200).json();
     let file = e2e::source::root().join("docs/openapi.json");
@@ -219,7 +219,7 @@ fn doctor_says_what_this_host_can_enforce() {
 }
 
 #[test]
-fn the_command_line_runs_steps_and_leaves_the_zip_in_the_folder() {
+fn cli_runs_steps_and_saves_the_zip() {
     let server = Server::start();
     let out = server.folder().join("out");
     let steps = e2e::source::root().join("examples/hello.json");

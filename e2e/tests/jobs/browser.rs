@@ -23,7 +23,7 @@ fn browser(action: Value) -> Value {
 }
 
 #[test]
-fn a_page_is_opened_read_used_and_photographed() {
+fn browser_tool_opens_reads_uses_and_screenshots_a_page() {
     let server = Server::start_with(Options { images: Some(default_images()), ..Options::default() });
     let steps = [
         json!({"tool": "write_file", "path": "site/index.html", "content": PAGE}),
@@ -79,7 +79,7 @@ fn a_page_is_opened_read_used_and_photographed() {
 }
 
 #[test]
-fn what_a_browser_cannot_do_fails_the_step_with_a_reason() {
+fn failed_browser_action_fails_the_step_with_a_reason() {
     let server = Server::start_with(Options { images: Some(default_images()), ..Options::default() });
     let bad = [
         (json!({"action": "open", "url": "http://127.0.0.1:8766/"}), "ERR_"),
@@ -116,7 +116,7 @@ const DIALOGS: &str = r#"<!doctype html><title>Dialogs</title><p id=out>start</p
 <script>alert("hello"); onbeforeunload = (event) => event.preventDefault();</script>"#;
 
 #[test]
-fn dialogs_are_answered_and_no_page_holds_the_browser_up() {
+fn dialogs_are_answered_and_never_block_the_browser() {
     let server = Server::start_with(Options { images: Some(default_images()), ..Options::default() });
     let endless = "setTimeout(() => { while (true) {} }, 0); 'begun'";
     let mut steps = vec![
@@ -154,7 +154,7 @@ fn dialogs_are_answered_and_no_page_holds_the_browser_up() {
 }
 
 #[test]
-fn a_browser_that_was_stopped_or_killed_does_not_pass_an_empty_page_for_the_old_one() {
+fn restarted_browser_does_not_present_an_empty_page_as_the_old_one() {
     let config = "[desktop]\nidle_s = 8\n".to_owned();
     let server = Server::start_with(Options { images: Some(default_images()), config, ..Options::default() });
     let gone = "while pgrep -x chromium >/dev/null; do sleep 0.05; done";

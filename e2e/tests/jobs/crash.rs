@@ -64,7 +64,7 @@ fn kill_at(what: &str, point: impl Fn(&Event) -> bool) {
 }
 
 #[test]
-fn killed_right_after_the_job_was_accepted() {
+fn job_survives_a_kill_after_submission() {
     let server = Server::start();
     let job = server.schedule_steps(&counting_steps());
     server.kill9();
@@ -75,7 +75,7 @@ fn killed_right_after_the_job_was_accepted() {
 }
 
 #[test]
-fn killed_while_jobs_are_queued() {
+fn queued_jobs_survive_a_kill() {
     let server = Server::start();
     let jobs: Vec<_> =
         (0..30).map(|n| server.schedule_steps(&[shell(&format!("echo {n} >> n; sleep 0.1"))])).collect();
@@ -90,12 +90,12 @@ fn killed_while_jobs_are_queued() {
 }
 
 #[test]
-fn killed_while_the_sandbox_is_being_made() {
+fn job_survives_a_kill_during_sandbox_creation() {
     kill_at("sandbox_requested", |event| event.is("sandbox_requested"));
 }
 
 #[test]
-fn killed_when_the_sandbox_was_just_ready() {
+fn job_survives_a_kill_after_sandbox_ready() {
     kill_at("sandbox_ready", |event| event.is("sandbox_ready"));
 }
 
@@ -105,12 +105,12 @@ fn killed_when_a_call_was_just_logged() {
 }
 
 #[test]
-fn killed_in_the_middle_of_a_step() {
+fn job_survives_a_kill_during_a_step() {
     kill_at("output of step 2", |event| event.is("call_output") && event.call() == "step-2.1");
 }
 
 #[test]
-fn killed_between_two_steps() {
+fn job_survives_a_kill_between_two_steps() {
     kill_at("the end of step 1", |event| event.is("call_ended") && event.call() == "step-1.1");
 }
 
@@ -120,22 +120,22 @@ fn killed_between_two_file_operations() {
 }
 
 #[test]
-fn killed_when_the_last_step_was_over() {
+fn job_survives_a_kill_after_the_last_step() {
     kill_at("the end of step 5", |event| event.is("call_ended") && event.call() == "step-5.1");
 }
 
 #[test]
-fn killed_when_collecting_began() {
+fn job_survives_a_kill_when_collecting_starts() {
     kill_at("collecting", |event| event.is_state("collecting"));
 }
 
 #[test]
-fn killed_when_the_zip_was_stored() {
+fn job_survives_a_kill_after_the_zip_was_stored() {
     kill_at("artifact_stored", |event| event.is("artifact_stored"));
 }
 
 #[test]
-fn killed_in_the_middle_of_collecting_much() {
+fn job_survives_a_kill_while_collecting_large_output() {
     let server = Server::start();
     let job = server.schedule_steps(&[shell("head -c 40M /dev/urandom > large.bin; sha256sum large.bin")]);
     let mut events = job.follow();
@@ -157,7 +157,7 @@ fn folder_bytes(folder: &std::path::Path) -> u64 {
 }
 
 #[test]
-fn killed_again_and_again() {
+fn job_survives_repeated_kills() {
     let server = Server::start();
     let job = server.schedule_steps(&counting_steps());
     let mut events = job.follow();
@@ -176,7 +176,7 @@ fn killed_again_and_again() {
 }
 
 #[test]
-fn killed_while_it_recovers_from_being_killed() {
+fn job_survives_a_kill_during_recovery() {
     let server = Server::start();
     let job = server.schedule_steps(&counting_steps());
     let mut events = job.follow();
@@ -192,7 +192,7 @@ fn killed_while_it_recovers_from_being_killed() {
 }
 
 #[test]
-fn a_step_goes_on_while_no_server_runs_and_its_result_is_found() {
+fn step_completes_without_a_server_and_its_result_is_found() {
     let server = Server::start();
     let job = server.schedule_steps(&[shell("echo begin; sleep 1; echo end; exit 5")]);
     let mut events = job.follow();
@@ -214,7 +214,7 @@ fn a_step_goes_on_while_no_server_runs_and_its_result_is_found() {
 }
 
 #[test]
-fn stopped_politely_a_job_goes_on_and_is_picked_up_at_the_next_start() {
+fn running_job_continues_across_a_graceful_restart() {
     let server = Server::start();
     let job = server.schedule_steps(&counting_steps());
     let mut events = job.follow();
@@ -226,7 +226,7 @@ fn stopped_politely_a_job_goes_on_and_is_picked_up_at_the_next_start() {
 }
 
 #[test]
-fn a_wish_to_cancel_survives_a_crash() {
+fn cancel_request_survives_a_crash() {
     let server = Server::start();
     let job = server.schedule_steps(&[shell("trap '' TERM; echo ready; sleep 600")]);
     let mut events = job.follow();
@@ -240,7 +240,7 @@ fn a_wish_to_cancel_survives_a_crash() {
 }
 
 #[test]
-fn much_output_survives_a_crash_without_gap_or_repeat() {
+fn large_output_survives_a_crash_without_gap_or_repeat() {
     let server = Server::start();
     let count = "for block in 0 1 2 3; do seq $((block * 50000 + 1)) $((block * 50000 + 50000)); \
                  until [ -e go$block ]; do sleep 0.02; done; done";

@@ -50,7 +50,7 @@ root.mainloop()
 "#;
 
 #[test]
-fn a_program_with_a_window_is_driven_by_mouse_and_keyboard() {
+fn gui_program_is_driven_by_mouse_and_keyboard() {
     let server = server();
     let text = "Grüße, 日本語 and ñ";
     let steps = [
@@ -84,12 +84,12 @@ fn a_program_with_a_window_is_driven_by_mouse_and_keyboard() {
     assert_eq!(answer.header("content-type"), "image/png");
     assert_eq!(answer.header("content-security-policy"), "sandbox; default-src 'none'");
     let missing = format!("/v1/jobs/{}/pictures/{}", job.id, "0".repeat(64));
-    assert_eq!(server.get(&missing).expect(404).json()["code"], "picture_not_found");
+    assert_eq!(server.get(&missing).expect(404).json()["code"], "screenshot_not_found");
     server.get(&format!("/v1/jobs/{}/pictures/x", job.id)).expect(400);
 }
 
 #[test]
-fn what_cannot_be_done_on_the_desktop_fails_the_step_with_a_reason() {
+fn failed_desktop_action_fails_the_step_with_a_reason() {
     let server = server();
     let bad = [
         (json!({"action": "click", "x": 5000, "y": 10}), "off the screen, which has 1280x800"),
@@ -137,7 +137,7 @@ fn what_cannot_be_done_on_the_desktop_fails_the_step_with_a_reason() {
 }
 
 #[test]
-fn an_image_without_a_desktop_says_which_program_is_missing() {
+fn image_without_a_desktop_names_the_missing_program() {
     let folder = tempfile::tempdir().unwrap();
     add_small(folder.path(), "small");
     let server = Server::start_with(Options { images: Some(folder.path().to_owned()), ..Options::default() });
@@ -152,7 +152,7 @@ fn an_image_without_a_desktop_says_which_program_is_missing() {
 /// A VNC client on a WebSocket.
 pub(crate) struct Viewer {
     socket: Socket,
-    heard: Vec<u8>,
+    received: Vec<u8>,
 }
 
 impl Viewer {
@@ -185,14 +185,14 @@ impl Viewer {
     fn greet_at(server: &Server, path: &str, headers: &[(&'static str, &str)]) -> Self {
         let socket = Socket::try_open(server, path, headers);
         let socket = socket.unwrap_or_else(|(status, body)| panic!("{path}: {status} {body}"));
-        let mut viewer = Self { socket, heard: Vec::new() };
+        let mut viewer = Self { socket, received: Vec::new() };
         assert_eq!(viewer.take(12), b"RFB 003.008\n");
         viewer
     }
 
     /// Tries to type with an older protocol version whose handshake is one byte shorter: key events stand where the
     /// filter of a later version would expect a list of encodings. The server must close such a connection.
-    fn type_by_an_older_version(mut self, version: &[u8; 12]) {
+    fn type_with_older_protocol(mut self, version: &[u8; 12]) {
         let format = [0, 2, 0, 0, 32, 24, 0, 1, 0, 255, 0, 255, 0, 255, 16, 8, 0, 0, 0, 0];
         let mut said = [&version[..], &[1], &format].concat();
         for key in [[0, b'o'], [0, b'l'], [0, b'd'], [0xff, 0x0d]] {
@@ -207,7 +207,7 @@ impl Viewer {
     }
 
     /// Types characters and waits until the server has processed them, by requesting the screen after them.
-    pub(crate) fn type_letters(&mut self, letters: &str) {
+    pub(crate) fn type_text(&mut self, letters: &str) {
         for letter in letters.bytes() {
             let key = if letter == b'\n' { [0xff, 0x0d] } else { [0, letter] };
             for is_down in [1, 0] {
@@ -220,13 +220,13 @@ impl Viewer {
 
     #[track_caller]
     fn take(&mut self, count: usize) -> Vec<u8> {
-        while self.heard.len() < count {
+        while self.received.len() < count {
             match self.socket.hear() {
-                Said::Bytes(bytes) => self.heard.extend(bytes),
+                Said::Bytes(bytes) => self.received.extend(bytes),
                 other => panic!("{other:?}"),
             }
         }
-        self.heard.drain(..count).collect()
+        self.received.drain(..count).collect()
     }
 
     /// Requests the whole screen.
@@ -236,7 +236,7 @@ impl Viewer {
 }
 
 #[test]
-fn ten_viewers_watch_while_one_takes_nothing_and_another_talks_garbage() {
+fn stalled_and_garbage_viewers_do_not_affect_ten_others() {
     let server = server();
     let sandbox = sandbox(&server);
     let mut slow = Viewer::open(&server, &sandbox);
@@ -260,7 +260,7 @@ fn ten_viewers_watch_while_one_takes_nothing_and_another_talks_garbage() {
 }
 
 #[test]
-fn who_may_only_watch_starts_no_desktop_and_types_nothing() {
+fn view_only_users_cannot_start_or_control_a_desktop() {
     let server = server();
     let key = |name: &str, role: &str, by: Option<&str>| {
         let request = server.request(Method::POST, "/v1/keys").json(&json!({"name": name, "role": role}));
@@ -298,22 +298,22 @@ fn who_may_only_watch_starts_no_desktop_and_types_nothing() {
     ] {
         post(&format!("{below}/input"), &action).expect(200);
     }
-    Viewer::open_with(&server, &socket, &as_eve).type_letters("eve\n");
-    Viewer::open_with(&server, &format!("{otherwise}/desktop/socket"), &as_eve).type_letters("eve\n");
-    Viewer::open_at(&server, &format!("{socket}?share={link}")).type_letters("guest\n");
-    Viewer::open_at(&server, &format!("{otherwise}/desktop/socket?share={link}")).type_letters("guest\n");
+    Viewer::open_with(&server, &socket, &as_eve).type_text("eve\n");
+    Viewer::open_with(&server, &format!("{otherwise}/desktop/socket"), &as_eve).type_text("eve\n");
+    Viewer::open_at(&server, &format!("{socket}?share={link}")).type_text("guest\n");
+    Viewer::open_at(&server, &format!("{otherwise}/desktop/socket?share={link}")).type_text("guest\n");
     for version in [b"RFB 003.003\n", b"RFB 003.005\n", b"RFB 3.3    \n"] {
-        Viewer::greet_at(&server, &socket, &as_eve).type_by_an_older_version(version);
+        Viewer::greet_at(&server, &socket, &as_eve).type_with_older_protocol(version);
     }
     let as_admin = format!("Bearer {admin}");
-    Viewer::open_with(&server, &socket, &[("authorization", &as_admin)]).type_letters("ada\n");
+    Viewer::open_with(&server, &socket, &[("authorization", &as_admin)]).type_text("ada\n");
     let typed = json!({"command": "until [ -s typed ]; do sleep 0.05; done; cat typed"});
     let answer = post(&format!("{below}/exec"), &typed).expect(200).json();
     assert_eq!(answer["stdout"], "ada\n", "{answer}");
 }
 
 #[test]
-fn a_page_of_another_site_cannot_watch() {
+fn page_of_another_site_cannot_open_the_desktop_socket() {
     let server = server();
     let sandbox = sandbox(&server);
     let headers = [("origin", "http://evil.example")];
@@ -327,7 +327,7 @@ fn a_page_of_another_site_cannot_watch() {
 }
 
 #[test]
-fn the_desktop_comes_back_after_its_window_manager_or_its_x_server_was_killed() {
+fn desktop_recovers_from_a_killed_window_manager_or_x_server() {
     let server = server();
     let sandbox = sandbox(&server);
     sandbox.get("screenshot").expect(200);
@@ -345,7 +345,7 @@ fn the_desktop_comes_back_after_its_window_manager_or_its_x_server_was_killed() 
 }
 
 #[test]
-fn viewers_see_the_desktop_also_when_the_job_has_cleared_its_folders() {
+fn desktop_works_after_the_job_has_cleared_its_folders() {
     let server = server();
     let sandbox = sandbox(&server);
     drop(Viewer::open(&server, &sandbox));
@@ -374,7 +374,7 @@ fn viewers_see_the_desktop_also_when_the_job_has_cleared_its_folders() {
 }
 
 #[test]
-fn typing_into_a_terminal_through_the_page_in_a_browser_writes_a_file() {
+fn typing_on_the_desktop_page_reaches_a_terminal() {
     let server = server();
     let sandbox = sandbox(&server);
     input(&sandbox, &json!({"action": "launch", "command": "xterm -T Shell -geometry 100x40+0+0 -e sh"}));
@@ -416,7 +416,7 @@ fn typing_into_a_terminal_through_the_page_in_a_browser_writes_a_file() {
 }
 
 #[test]
-fn the_clipboard_goes_both_ways_through_the_page() {
+fn desktop_page_syncs_the_clipboard_in_both_directions() {
     let server = server();
     let sandbox = sandbox(&server);
     sandbox.get("screenshot").expect(200);

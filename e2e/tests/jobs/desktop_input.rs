@@ -40,7 +40,7 @@ fn server() -> Server {
 }
 
 #[test]
-fn buttons_wheel_dragging_and_held_keys_reach_a_program() {
+fn mouse_buttons_wheel_drag_and_held_keys_reach_a_program() {
     let server = server();
     let steps = [
         json!({"tool": "write_file", "path": "canvas.py", "content": CANVAS}),
@@ -83,7 +83,7 @@ fn buttons_wheel_dragging_and_held_keys_reach_a_program() {
 }
 
 #[test]
-fn characters_that_no_keyboard_has_are_typed_as_they_are() {
+fn characters_missing_on_the_keyboard_are_typed_correctly() {
     let server = server();
     // Includes characters beyond the Basic Multilingual Plane.
     let text = "ß€ñ漢字かなカナ한글ქართული العربية 😀🚀";

@@ -67,7 +67,7 @@ fn npm_installs_a_small_package() {
 }
 
 #[test]
-fn a_name_that_is_not_on_the_list_is_refused_with_an_explanation() {
+fn host_not_on_the_list_is_refused_with_an_explanation() {
     let server = Server::start();
     let (_, events) = run(&server, &json!("packages"), &fetch("http://example.org/"));
     let output = events.output("step-1.1", "stdout");
@@ -77,7 +77,7 @@ fn a_name_that_is_not_on_the_list_is_refused_with_an_explanation() {
 }
 
 #[test]
-fn a_refusal_that_the_client_cannot_show_is_in_the_result_of_the_call() {
+fn refusal_hidden_by_the_client_is_in_the_call_result() {
     let server = Server::start();
     let job = server.schedule(&json!({
         "steps": [
@@ -107,7 +107,7 @@ fn a_refusal_that_the_client_cannot_show_is_in_the_result_of_the_call() {
 }
 
 #[test]
-fn a_list_allows_its_names_and_no_others() {
+fn allow_list_allows_only_its_hosts() {
     let server = Server::start();
     let both = format!("{}\n{}", fetch("http://example.org/"), fetch("http://allowed.invalid/"));
     let (_, events) = run(&server, &json!({"allow": ["allowed.invalid"]}), &both);
@@ -119,7 +119,7 @@ fn a_list_allows_its_names_and_no_others() {
 }
 
 #[test]
-fn private_loopback_and_metadata_addresses_are_refused_even_when_all_is_open() {
+fn private_loopback_and_metadata_addresses_are_refused_with_open_egress() {
     let server = Server::start();
     let port = server.port;
     let hosts =
@@ -167,7 +167,7 @@ fn egress_off_refuses_everything_and_says_so() {
 }
 
 #[test]
-fn going_around_the_proxy_fails_at_once() {
+fn bypassing_the_proxy_fails_at_once() {
     let server = Server::start();
     let code = "import socket, time
 def attempt(name, run):
@@ -198,7 +198,7 @@ attempt('packet', lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW))
 }
 
 #[test]
-fn the_way_out_is_served_again_after_the_server_was_killed() {
+fn egress_works_again_after_a_killed_server() {
     let server = Server::start();
     let job = server.schedule_steps(&[shell("echo ready; until [ -e go ]; do sleep 0.05; done; curl -sS -m 30 -o /dev/null -w '%{http_code}' http://example.org/; true")]);
     let mut events = job.follow();
@@ -213,7 +213,7 @@ fn the_way_out_is_served_again_after_the_server_was_killed() {
 }
 
 #[test]
-fn an_unknown_policy_is_refused() {
+fn unknown_egress_policy_is_refused() {
     let server = Server::start();
     for egress in [json!("wide"), json!({"deny": ["x"]}), json!({"allow": ["http://x/"]}), json!(42)] {
         let answer = server.post("/schedule", &json!({"steps": [shell("true")], "egress": egress}));

@@ -1,6 +1,6 @@
 //! Hostile clients, through the real guest: the guest and the proxy stay up and serve the next client.
 
-use e2e::{Event, Options, Outside, Server, whole};
+use e2e::{Event, ExternalServer, Options, Server, respond};
 use serde_json::json;
 
 fn server() -> Server {
@@ -9,7 +9,7 @@ fn server() -> Server {
 }
 
 /// Runs Python in a job with open egress.
-fn run(server: &Server, outside: &Outside, code: &str) -> (String, Vec<serde_json::Value>) {
+fn run(server: &Server, outside: &ExternalServer, code: &str) -> (String, Vec<serde_json::Value>) {
     let code = format!(
         "import socket\nPORT = {}\ndef proxy():\n    return socket.create_connection(('127.0.0.1', 3128), 60)\n\
          def answer(request):\n    s = proxy()\n    s.sendall(request)\n    return s.recv(65536).decode('latin-1')\n{code}",
@@ -27,8 +27,8 @@ fn run(server: &Server, outside: &Outside, code: &str) -> (String, Vec<serde_jso
 }
 
 #[test]
-fn mail_names_without_end_and_nonsense_are_refused_and_logged() {
-    let (server, outside) = (server(), Outside::http(|_, client| whole(client, b"hello")));
+fn smtp_overlong_names_and_garbage_are_refused_and_logged() {
+    let (server, outside) = (server(), ExternalServer::http(|_, client| respond(client, b"hello")));
     let code = "
 print(answer(b'CONNECT mail.invalid:25 HTTP/1.1\\r\\n\\r\\n').splitlines()[0])
 print(answer(b'CONNECT ' + b'a' * 10000 + b'.invalid:443 HTTP/1.1\\r\\n\\r\\n').splitlines()[0])
@@ -47,8 +47,8 @@ print(answer(b'GET http://localhost:%d/ HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n' % POR
 }
 
 #[test]
-fn ten_thousand_connections_at_once_do_not_bring_the_way_out_down() {
-    let (server, outside) = (server(), Outside::http(|_, client| whole(client, b"hello")));
+fn ten_thousand_connections_do_not_break_the_egress_proxy() {
+    let (server, outside) = (server(), ExternalServer::http(|_, client| respond(client, b"hello")));
     let code = "
 import time
 held, refused = [], 0
@@ -78,13 +78,13 @@ print(answer(b'GET http://localhost:%d/ HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n' % POR
 }
 
 #[test]
-fn half_closed_streams_and_a_change_of_protocol_pass_a_tunnel() {
+fn half_closed_streams_and_protocol_upgrades_work_in_a_tunnel() {
     let server = server();
-    let outside = Outside::http(|head, client| {
+    let outside = ExternalServer::http(|head, client| {
         if head.to_lowercase().contains("upgrade: websocket") {
             return client.write_all(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\nframes");
         }
-        whole(client, b"after the half close")
+        respond(client, b"after the half close")
     });
     let code = "
 def tunnel():

@@ -11,20 +11,20 @@ use serde_json::json;
 const CONFIG: &str = "[egress]\nallow_ranges = [\"127.0.0.0/8\"]\n";
 
 #[test]
-fn package_managers_and_git_work_by_name() {
+fn package_managers_and_git_work_with_the_packages_preset() {
     let options = Options { config: CONFIG.into(), images: Some(default_images()), ..Options::default() };
     check_clients(&Server::start_with(options));
 }
 
 #[test]
-fn go_java_node_python_and_the_browser_trust_the_host_of_a_secret() {
+fn go_java_node_python_and_the_browser_trust_the_job_ca() {
     let host = SecretHost::start();
     let options = Options { config: host.config(), images: Some(default_images()), ..Options::default() };
     host.check(&Server::start_with(options));
 }
 
 #[test]
-fn a_tunnel_carries_http_2() {
+fn tunnel_carries_http_2() {
     let folder = tempfile::tempdir().unwrap();
     let outside = Http2::start(folder.path());
     let server = Server::start_with(Options {

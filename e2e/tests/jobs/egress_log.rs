@@ -1,7 +1,7 @@
 //! Records of connections: the report, the list in the zip, digests of downloads, the learned policy; and a job's
 //! total traffic allowance.
 
-use e2e::{Event, Options, Outside, Server, shell, whole};
+use e2e::{Event, ExternalServer, Options, Server, respond, shell};
 use serde_json::{Value, json};
 
 const BODY: &[u8] = b"hello";
@@ -19,9 +19,9 @@ fn fetch(port: u16) -> String {
 }
 
 #[test]
-fn every_connection_is_in_the_report_and_in_the_zip_and_downloads_have_digests() {
+fn connections_are_in_the_report_and_zip_and_downloads_have_digests() {
     let server = server();
-    let outside = Outside::http(|_, client| whole(client, BODY));
+    let outside = ExternalServer::http(|_, client| respond(client, BODY));
     let command = format!("{}; curl -sS -m 60 -o /dev/null http://example.org/", fetch(outside.port));
     let allowed = json!({"allow": [format!("localhost:{}", outside.port)]});
     let job = server.schedule(&json!({"steps": [shell(&command)], "egress": allowed}));
@@ -60,9 +60,9 @@ fn every_connection_is_in_the_report_and_in_the_zip_and_downloads_have_digests()
 }
 
 #[test]
-fn what_was_downloaded_before_a_restart_of_the_server_is_in_the_zip() {
+fn downloads_before_a_restart_are_in_the_zip() {
     let server = server();
-    let outside = Outside::http(|_, client| whole(client, BODY));
+    let outside = ExternalServer::http(|_, client| respond(client, BODY));
     let wait = shell("echo waits; until [ -e go ]; do sleep 0.05; done");
     let job = server.schedule(&json!({"steps": [shell(&fetch(outside.port)), wait], "egress": "learn"}));
     let mut events = job.follow();
@@ -78,9 +78,9 @@ fn what_was_downloaded_before_a_restart_of_the_server_is_in_the_zip() {
 }
 
 #[test]
-fn learning_lets_pass_and_writes_the_policy_that_would_have_sufficed() {
+fn learning_mode_allows_everything_and_writes_the_required_policy() {
     let server = server();
-    let outside = Outside::http(|_, client| whole(client, BODY));
+    let outside = ExternalServer::http(|_, client| respond(client, BODY));
     let job = server.schedule(&json!({"steps": [shell(&fetch(outside.port))], "egress": "learn"}));
     let mut events = job.follow();
     events.until_end();
@@ -95,9 +95,9 @@ fn learning_lets_pass_and_writes_the_policy_that_would_have_sufficed() {
 }
 
 #[test]
-fn an_answer_without_end_ends_with_the_allowance_and_so_do_connections() {
+fn traffic_allowance_ends_endless_responses_and_connections() {
     let server = server();
-    let outside = Outside::http(|_, client| {
+    let outside = ExternalServer::http(|_, client| {
         client.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")?;
         loop {
             client.write_all(&[b'x'; 4096])?;
@@ -109,11 +109,11 @@ fn an_answer_without_end_ends_with_the_allowance_and_so_do_connections() {
     let job = server.schedule(&wanted);
     let mut events = job.follow();
     events.until_end();
-    let used_up = |event: &Event| event.is("egress") && event.data()["code"] == "budget_used_up";
+    let used_up = |event: &Event| event.is("egress") && event.data()["code"] == "budget_exhausted";
     // The first download is cut off, the second is refused.
     assert_eq!(events.count(used_up), 2, "{}", events.summary());
     assert!(events.output("step-1.1", "stdout").ends_with("403\n"), "{}", events.output("step-1.1", ""));
-    let small = Outside::http(|_, client| whole(client, BODY));
+    let small = ExternalServer::http(|_, client| respond(client, BODY));
     let command = vec![fetch(small.port); 6].join("; ");
     let job = server
         .schedule(&json!({"steps": [shell(&command)], "egress": "open", "network": {"connections": 5}}));
@@ -128,11 +128,11 @@ fn an_answer_without_end_ends_with_the_allowance_and_so_do_connections() {
 }
 
 #[test]
-fn a_download_that_is_cut_by_a_crash_fails_cleanly_and_the_next_one_works() {
+fn download_cut_by_a_crash_fails_cleanly_and_the_next_works() {
     let server = server();
-    let outside = Outside::http(|head, client| {
+    let outside = ExternalServer::http(|head, client| {
         if head.contains("/whole") {
-            return whole(client, BODY);
+            return respond(client, BODY);
         }
         client.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nhalf")?;
         client.flush()?;

@@ -1,7 +1,7 @@
 //! Refused connections as input requests: a user allows once, for the rest of the job, or never, and the running job
 //! continues.
 
-use e2e::{Event, Follower, Options, Outside, Server, shell, whole};
+use e2e::{Event, ExternalServer, Follower, Options, Server, respond, shell};
 use serde_json::{Value, json};
 
 fn server(more: &str) -> Server {
@@ -9,8 +9,8 @@ fn server(more: &str) -> Server {
     Server::start_with(Options { config, ..Options::default() })
 }
 
-fn hello() -> Outside {
-    Outside::http(|_, client| whole(client, b"hello"))
+fn hello() -> ExternalServer {
+    ExternalServer::http(|_, client| respond(client, b"hello"))
 }
 
 fn fetch(port: u16) -> String {
@@ -18,7 +18,7 @@ fn fetch(port: u16) -> String {
 }
 
 fn opened(event: &Event) -> bool {
-    event.is("request_opened") && event.data()["kind"] == "egress"
+    event.is("input_requested") && event.data()["kind"] == "egress"
 }
 
 fn requests(events: &Follower<'_>) -> usize {
@@ -26,7 +26,7 @@ fn requests(events: &Follower<'_>) -> usize {
 }
 
 #[test]
-fn a_connection_waits_for_the_answer_and_goes_on_for_the_rest_of_the_job() {
+fn connection_waits_for_approval_for_the_rest_of_the_job() {
     let (server, outside) = (server(""), hello());
     let command = format!("{0}; {0}", fetch(outside.port));
     let job = server.schedule(&json!({"steps": [shell(&command)], "egress": "off", "egress_wait_s": 100}));
@@ -47,7 +47,7 @@ fn a_connection_waits_for_the_answer_and_goes_on_for_the_rest_of_the_job() {
 }
 
 #[test]
-fn a_permission_for_once_is_used_once_also_after_a_restart() {
+fn one_time_approval_is_used_once_even_after_a_restart() {
     let (server, outside) = (server(""), hello());
     let once = fetch(outside.port);
     let command = format!(
@@ -72,7 +72,7 @@ fn a_permission_for_once_is_used_once_also_after_a_restart() {
 }
 
 #[test]
-fn no_answer_in_time_is_a_refusal_and_an_answer_must_fit() {
+fn unanswered_connection_is_refused_and_answers_are_validated() {
     let (server, outside) = (server("wait_s = 1"), hello());
     let command = format!("{}; until [ -e go ]; do sleep 0.05; done", fetch(outside.port));
     let job = server.schedule_steps(&[shell(&command)]);
@@ -96,7 +96,7 @@ fn no_answer_in_time_is_a_refusal_and_an_answer_must_fit() {
 }
 
 #[test]
-fn nobody_goes_beyond_the_ceiling() {
+fn egress_cannot_exceed_the_operators_ceiling() {
     let outside = hello();
     let server = server("default = \"packages\"\nceiling = { allow = [\"packages\", \"allowed.invalid\"] }");
     let refusal =
@@ -113,7 +113,7 @@ fn nobody_goes_beyond_the_ceiling() {
 }
 
 #[test]
-fn a_bare_sandbox_asks_too() {
+fn bare_sandbox_connections_can_be_approved() {
     let (server, outside) = (server(""), hello());
     let sandbox = server.create_sandbox(&json!({"egress": "off"}));
     let fetch = json!({"command": fetch(outside.port)});

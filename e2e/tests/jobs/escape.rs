@@ -20,7 +20,7 @@ fn steps(facts: &str) -> Vec<Value> {
 }
 
 #[test]
-fn every_attempt_of_a_job_is_refused() {
+fn every_escape_attempt_of_a_job_is_refused() {
     let outside = tempfile::tempdir().unwrap();
     let secret = outside.path().join("secret");
     fs::write(&secret, "secret").unwrap();
@@ -78,7 +78,7 @@ fn every_attempt_of_a_job_is_refused() {
 }
 
 #[test]
-fn secrets_and_homes_of_the_host_are_not_visible_inside() {
+fn host_secrets_and_home_folders_are_not_visible_inside() {
     let server = Server::start();
     let look = "for path in /etc/shadow /root /home /var/lib /opt /srv /mnt /boot /etc/ssh; do \
         [ -r $path ] && ls -A $path 2>/dev/null | sed \"s|^|$path: |\"; done; true";

@@ -12,7 +12,7 @@ fn waiting_job<'a>(server: &'a Server, first: &str) -> Job<'a> {
 }
 
 #[test]
-fn files_can_be_put_read_listed_moved_and_deleted_while_a_job_runs() {
+fn files_of_a_running_job_can_be_managed() {
     let server = Server::start();
     let job = waiting_job(&server, "mkdir given; echo from inside > given/inside.txt");
     job.put_file("deep/new.bin", vec![0, 159, 146, 150]).expect(200);
@@ -36,7 +36,7 @@ fn files_can_be_put_read_listed_moved_and_deleted_while_a_job_runs() {
 }
 
 #[test]
-fn files_of_a_job_that_is_over_come_from_its_zip_and_cannot_be_changed() {
+fn files_of_an_ended_job_are_read_only_from_its_zip() {
     let server = Server::start();
     let job = server.schedule_steps(&[shell("mkdir d; echo x > d/f")]);
     job.wait_for("complete");
@@ -48,7 +48,7 @@ fn files_of_a_job_that_is_over_come_from_its_zip_and_cannot_be_changed() {
 }
 
 #[test]
-fn a_page_made_by_a_job_is_never_served_as_a_page() {
+fn html_of_a_job_is_never_served_as_html() {
     let server = Server::start();
     let job = waiting_job(
         &server,
@@ -69,7 +69,7 @@ fn a_page_made_by_a_job_is_never_served_as_a_page() {
 }
 
 #[test]
-fn a_large_file_passes_through_in_both_directions() {
+fn large_file_can_be_uploaded_and_downloaded() {
     let server = Server::start();
     let job = waiting_job(&server, "true");
     let large: Vec<u8> =

@@ -19,7 +19,7 @@ fn server_with(images: PathBuf) -> Server {
 }
 
 #[test]
-fn an_unknown_image_is_refused_by_name_with_those_that_are_there() {
+fn unknown_image_is_refused_with_the_available_ones() {
     let (_folder, images) = folder();
     add_small(&images, "small");
     let server = server_with(images);
@@ -42,7 +42,7 @@ fn an_unknown_image_is_refused_by_name_with_those_that_are_there() {
 }
 
 #[test]
-fn without_the_default_image_the_host_is_used_and_the_answer_says_what_is_missing() {
+fn without_the_default_image_the_host_is_used_with_a_warning() {
     let server = Server::start();
     let accepted = server.post("/schedule", &json!({"steps": [shell("true")]})).expect(202).json();
     assert!(accepted["hint"].as_str().unwrap().contains("caisson image build"), "{accepted}");
@@ -53,7 +53,7 @@ fn without_the_default_image_the_host_is_used_and_the_answer_says_what_is_missin
 }
 
 #[test]
-fn an_image_like_alpines_works_with_user_home_and_files_that_it_lacks() {
+fn minimal_image_gets_the_missing_user_home_and_files() {
     let (_folder, images) = folder();
     add_small(&images, "small");
     let root = images.join("small/rootfs");
@@ -79,7 +79,7 @@ fn an_image_like_alpines_works_with_user_home_and_files_that_it_lacks() {
 }
 
 #[test]
-fn a_broken_image_ends_in_a_clear_error_of_the_job() {
+fn broken_image_fails_the_job_with_a_clear_error() {
     let (_folder, images) = folder();
     fs::create_dir_all(images.join("empty/rootfs/etc")).unwrap();
     let no_libc = images.join("no-libc/rootfs/bin");
@@ -103,7 +103,7 @@ fn a_broken_image_ends_in_a_clear_error_of_the_job() {
 }
 
 #[test]
-fn the_pool_follows_the_default_image_when_it_comes() {
+fn pool_switches_to_the_default_image_once_built() {
     let (_folder, images) = folder();
     let config = "[pool]\nsize = 1\n".to_owned();
     let server = Server::start_with(Options { config, images: Some(images.clone()), ..Options::default() });
@@ -128,7 +128,7 @@ fn the_pool_follows_the_default_image_when_it_comes() {
 }
 
 #[test]
-fn the_servers_own_setting_names_the_image_of_jobs_that_name_none() {
+fn configured_default_image_is_used_for_jobs_without_one() {
     let (_folder, images) = folder();
     add_small(&images, "small");
     let config = "[jobs]\nimage = \"small\"\n".to_owned();
@@ -139,7 +139,7 @@ fn the_servers_own_setting_names_the_image_of_jobs_that_name_none() {
 }
 
 #[test]
-fn the_default_image_has_all_that_an_agent_needs() {
+fn default_image_has_everything_an_agent_needs() {
     let server = server_with(default_images());
     let programs = [
         "python3 python pip node npm tsc deno git gcc g++ make rg jq curl sqlite3 xterm icewm pcmanfm Xvnc chromium",

@@ -45,7 +45,7 @@ fn end_of<'a>(events: &'a Follower<'_>, call: &str) -> &'a Value {
 }
 
 #[test]
-fn a_step_that_eats_the_memory_ends_as_out_of_memory() {
+fn step_exceeding_memory_fails_as_out_of_memory() {
     let server = Server::start();
     let neighbour = Neighbour::start(&server);
     let eat = shell("echo kept > kept.txt; python3 -c 'x = b\"x\" * (600 << 20)'");
@@ -58,7 +58,7 @@ fn a_step_that_eats_the_memory_ends_as_out_of_memory() {
 }
 
 #[test]
-fn a_job_that_ran_out_of_memory_can_go_on_with_its_next_step() {
+fn job_continues_with_the_next_step_after_out_of_memory() {
     let server = Server::start();
     let eat = json!({"tool": "python", "code": "x = b'x' * (600 << 20)", "continue_on_error": true});
     let (job, events) = run_with_limits(&server, &json!({"memory_mib": 128}), &[eat, shell("echo on")]);
@@ -68,7 +68,7 @@ fn a_job_that_ran_out_of_memory_can_go_on_with_its_next_step() {
 }
 
 #[test]
-fn a_step_is_not_blamed_for_what_an_earlier_one_used_up() {
+fn step_is_not_blamed_for_resources_used_by_an_earlier_one() {
     let server = Server::start();
     let steps = [shell("python3 -c 'x = b\"x\" * (600 << 20)'; echo $?"), shell("exit 3")];
     let (job, events) = run_with_limits(&server, &json!({"memory_mib": 128}), &steps);
@@ -78,7 +78,7 @@ fn a_step_is_not_blamed_for_what_an_earlier_one_used_up() {
 }
 
 #[test]
-fn a_step_that_fills_the_disk_ends_as_disk_full() {
+fn step_filling_the_disk_fails_as_disk_full() {
     let server = Server::start();
     let neighbour = Neighbour::start(&server);
     let fill = shell("echo kept > kept.txt; head -c 200M /dev/zero > large.bin");
@@ -93,7 +93,7 @@ fn a_step_that_fills_the_disk_ends_as_disk_full() {
 /// Large blocks leave less than one block free, `fallocate` leaves all of the space free, and a program may remove
 /// what it has written.
 #[test]
-fn a_full_disk_is_recognised_however_it_was_filled() {
+fn full_disk_is_detected_however_it_was_filled() {
     let server = Server::start();
     let fillings = [
         shell("dd if=/dev/zero of=large.bin bs=1M"),
@@ -116,7 +116,7 @@ fn a_full_disk_is_recognised_however_it_was_filled() {
 }
 
 #[test]
-fn a_step_that_uses_up_the_inodes_ends_as_disk_full() {
+fn step_exhausting_inodes_fails_as_disk_full() {
     let server = Server::start();
     let fill = json!({"tool": "python", "code": "for n in range(10**6): open(f'{n}', 'w').close()"});
     let (job, _) = run_with_limits(&server, &json!({"disk_mib": 16}), &[fill]);
@@ -124,7 +124,7 @@ fn a_step_that_uses_up_the_inodes_ends_as_disk_full() {
 }
 
 #[test]
-fn every_place_that_can_be_written_counts_towards_the_disk() {
+fn every_writable_path_counts_towards_the_disk_limit() {
     let server = Server::start();
     let places = "for place in /tmp /var/tmp \"$HOME\" /workspace; do \
         [ -w $place ] || continue; head -c 60M /dev/zero > $place/large 2>/dev/null && echo $place; rm -f $place/large; done; true";
@@ -135,7 +135,7 @@ fn every_place_that_can_be_written_counts_towards_the_disk() {
 }
 
 #[test]
-fn ten_thousand_forks_stay_within_the_limit() {
+fn ten_thousand_forks_stay_within_the_process_limit() {
     let server = Server::start();
     let neighbour = Neighbour::start(&server);
     let bomb = json!({"tool": "python", "continue_on_error": true, "timeout_s": 60, "code": "import os, time\nmade = 0\nfor n in range(10_000):\n    try:\n        pid = os.fork()\n    except OSError:\n        break\n    if pid == 0:\n        time.sleep(600)\n        os._exit(0)\n    made += 1\nprint(made)"});
@@ -149,7 +149,7 @@ fn ten_thousand_forks_stay_within_the_limit() {
 }
 
 #[test]
-fn a_step_that_cannot_make_another_process_ends_as_too_many_processes() {
+fn step_that_cannot_fork_fails_as_too_many_processes() {
     let server = Server::start();
     let code =
         "import os, time\nwhile True:\n    if os.fork() == 0:\n        time.sleep(600)\n        os._exit(0)";
@@ -160,7 +160,7 @@ fn a_step_that_cannot_make_another_process_ends_as_too_many_processes() {
 }
 
 #[test]
-fn a_fork_bomb_without_end_is_ended_by_its_timeout() {
+fn endless_fork_bomb_is_ended_by_its_timeout() {
     let server = Server::start();
     let neighbour = Neighbour::start(&server);
     let bomb =
@@ -187,7 +187,7 @@ fn open_files_are_limited() {
 }
 
 #[test]
-fn processor_time_is_limited() {
+fn job_cpu_time_is_limited() {
     let server = Server::start();
     let code = "import time\nwall, cpu = time.monotonic(), time.process_time()\nwhile time.monotonic() - wall < 2: pass\nprint((time.process_time() - cpu) / (time.monotonic() - wall))";
     let (job, events) =
@@ -198,7 +198,7 @@ fn processor_time_is_limited() {
 }
 
 #[test]
-fn a_job_that_lives_too_long_ends_at_its_deadline_and_keeps_its_work() {
+fn job_ends_at_its_deadline_and_keeps_its_output() {
     let server = Server::start();
     let steps = [shell("echo kept > kept.txt; sleep 600")];
     // Enough time for a slow machine to start the step.
@@ -209,7 +209,7 @@ fn a_job_that_lives_too_long_ends_at_its_deadline_and_keeps_its_work() {
 }
 
 #[test]
-fn a_deadline_holds_also_while_the_server_is_down() {
+fn deadline_applies_while_the_server_is_down() {
     let server = Server::start();
     let job = server.schedule(&json!({"steps": [shell("sleep 600")], "limits": {"wall_clock_s": 2}}));
     // The deadline starts to matter here; however slow the machine is, the job gets this far.
@@ -221,7 +221,7 @@ fn a_deadline_holds_also_while_the_server_is_down() {
 }
 
 #[test]
-fn a_step_that_prints_a_gigabyte_keeps_head_tail_and_counts() {
+fn gigabyte_of_output_is_truncated_to_head_and_tail_with_counts() {
     let server = Server::start();
     let neighbour = Neighbour::start(&server);
     let print = json!({"tool": "shell", "timeout_s": 240, "command": "echo the-head; yes 0123456789abcde | head -c 1000000000; echo the-tail"});
@@ -247,7 +247,7 @@ fn a_step_that_prints_a_gigabyte_keeps_head_tail_and_counts() {
 }
 
 #[test]
-fn a_step_that_ignores_sigterm_is_ended_all_the_same() {
+fn step_that_ignores_sigterm_is_killed() {
     let server = Server::start();
     let deaf = "trap '' TERM INT HUP; echo ready; while true; do sleep 0.1; done";
     let (job, events) =
@@ -258,7 +258,7 @@ fn a_step_that_ignores_sigterm_is_ended_all_the_same() {
 }
 
 #[test]
-fn background_processes_neither_hold_a_step_up_nor_outlive_the_job() {
+fn background_processes_do_not_delay_a_step_or_outlive_the_job() {
     let server = Server::start();
     let leave =
         "nohup setsid sh -c 'while true; do echo >> ticks; sleep 0.05; done' >/dev/null 2>&1 & echo left";
@@ -282,7 +282,7 @@ fn a_background_process_that_keeps_the_output_open_does_not_hang_the_job() {
 }
 
 #[test]
-fn a_limit_that_is_out_of_range_is_refused_by_name() {
+fn out_of_range_limit_is_refused_and_named() {
     let server = Server::start();
     for (limits, word) in [
         (json!({"memory_mib": 1}), "limits.memory_mib"),
@@ -297,7 +297,7 @@ fn a_limit_that_is_out_of_range_is_refused_by_name() {
 }
 
 #[test]
-fn a_full_queue_answers_429_and_says_when_to_come_back() {
+fn full_queue_answers_429_with_retry_after() {
     let server = Server::start_with(e2e::Options {
         config: "[jobs]\nmax_queued = 3\nmax_running = 1\n".into(),
         ..Default::default()
@@ -323,7 +323,7 @@ fn a_full_queue_answers_429_and_says_when_to_come_back() {
 }
 
 #[test]
-fn jobs_that_take_files_have_their_place_in_the_queue() {
+fn drafts_count_towards_the_queue_limit() {
     let server =
         Server::start_with(e2e::Options { config: "[jobs]\nmax_queued = 2\n".into(), ..Default::default() });
     let draft = json!({"steps": [shell("cat given")], "start": false});
@@ -339,7 +339,7 @@ fn jobs_that_take_files_have_their_place_in_the_queue() {
 }
 
 #[test]
-fn a_job_of_higher_priority_goes_first() {
+fn job_with_higher_priority_runs_first() {
     let server =
         Server::start_with(e2e::Options { config: "[jobs]\nmax_running = 1\n".into(), ..Default::default() });
     let blocker = server.schedule_steps(&[shell("echo ready; until [ -e stop ]; do sleep 0.05; done")]);
@@ -357,7 +357,7 @@ fn a_job_of_higher_priority_goes_first() {
 }
 
 #[test]
-fn many_jobs_at_once_all_complete() {
+fn many_concurrent_jobs_all_complete() {
     let server = Server::start();
     let jobs: Vec<_> = (0..60).map(|n| server.schedule_steps(&[shell(&format!("echo {n} > n"))])).collect();
     for (n, job) in jobs.iter().enumerate() {

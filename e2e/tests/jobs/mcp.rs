@@ -34,7 +34,7 @@ pub(crate) fn offered(scripted: &Scripted, turn: usize) -> Vec<String> {
 }
 
 /// All messages that the model received in a turn, counted from 0.
-pub(crate) fn asked(scripted: &Scripted, turn: usize) -> String {
+pub(crate) fn messages_sent(scripted: &Scripted, turn: usize) -> String {
     scripted.model.requests()[turn].body["messages"].to_string()
 }
 
@@ -44,7 +44,7 @@ pub(crate) fn wait_for_go() -> ScriptedAnswer {
 }
 
 #[test]
-fn the_example_of_the_page_runs_as_it_is_written() {
+fn documented_mcp_example_runs_as_written() {
     let scripted = Scripted::turns(vec![
         call("ledger__add", json!({"amount": 12, "text": "paper"})),
         call("ledger__add", json!({"amount": 30})),
@@ -80,7 +80,7 @@ fn the_example_of_the_page_runs_as_it_is_written() {
 }
 
 #[test]
-fn the_example_with_the_official_sdk_runs_as_it_is_written_and_people_are_asked_by_rules() {
+fn documented_mcp_sdk_example_runs_as_written_and_asks_for_approval() {
     let take = |number: u32| call("stock__take", json!({"item": "paper", "number": number}));
     let scripted = Scripted::turns(vec![
         take(2),
@@ -133,7 +133,7 @@ fn the_example_with_the_official_sdk_runs_as_it_is_written_and_people_are_asked_
 }
 
 #[test]
-fn a_server_gives_text_pictures_errors_and_further_tools_while_it_runs() {
+fn mcp_server_returns_text_images_errors_and_new_tools() {
     let scripted = Scripted::turns(vec![
         call("box__good", json!({"b": 1, "a": [true]})),
         call("box__picture", json!({})),
@@ -166,12 +166,12 @@ fn a_server_gives_text_pictures_errors_and_further_tools_while_it_runs() {
     assert_eq!((ended("turn-3-1.1"), ended("turn-1-1.1")), (json!("failed"), json!("succeeded")));
     assert!(!offered(&scripted, 0).contains(&"box__grown".to_owned()));
     assert!(offered(&scripted, 6).contains(&"box__grown".to_owned()));
-    assert!(asked(&scripted, 2).contains("image"), "the model sees the picture");
+    assert!(messages_sent(&scripted, 2).contains("image"), "the model sees the picture");
     assert_eq!(job.status()["status"], "complete");
 }
 
 #[test]
-fn only_the_tools_that_are_named_are_offered() {
+fn only_selected_mcp_tools_are_offered() {
     let scripted = Scripted::turns(vec![call("box__die", json!({})), finish()]);
     let mut some = server("plain");
     some["tools"] = json!(["good", "elsewhere"]);
@@ -182,16 +182,16 @@ fn only_the_tools_that_are_named_are_offered() {
         offered(&scripted, 0).into_iter().filter(|name| name.starts_with("box__")).collect();
     assert_eq!(names, ["box__good"]);
     assert!(result(&events, "turn-1-1").contains("there is no tool `box__die`"));
-    assert!(asked(&scripted, 0).contains("the tool `elsewhere`: the server has none of this name"));
+    assert!(messages_sent(&scripted, 0).contains("the tool `elsewhere`: the server has none of this name"));
 }
 
 /// An MCP server outside of all sandboxes.
-struct Outside {
+struct RemoteMcpServer {
     child: Child,
     port: u16,
 }
 
-impl Outside {
+impl RemoteMcpServer {
     fn start() -> Self {
         let mut child = Command::new("python3")
             .args(["-c", SERVER, "http"])
@@ -214,14 +214,14 @@ impl Outside {
     }
 }
 
-impl Drop for Outside {
+impl Drop for RemoteMcpServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-fn with_outside(outside: &Outside, key: &str, answers: Vec<ScriptedAnswer>) -> Scripted {
+fn with_outside(outside: &RemoteMcpServer, key: &str, answers: Vec<ScriptedAnswer>) -> Scripted {
     Scripted::start(Script { order: Order::Turns, ..Script::of(answers) }, &outside.section(key))
 }
 
@@ -231,12 +231,12 @@ fn assert_hidden(scripted: &Scripted, job: &Job<'_>, events: &Follower<'_>, key:
     assert!(!told.contains(key), "the log has the key");
     assert!(!job.status().to_string().contains(key), "the status has the key");
     assert!(!scripted.server.log().contains(key), "the server's own log has the key");
-    assert!((0..scripted.model.requests().len()).all(|turn| !asked(scripted, turn).contains(key)));
+    assert!((0..scripted.model.requests().len()).all(|turn| !messages_sent(scripted, turn).contains(key)));
 }
 
 #[test]
-fn a_server_outside_is_reached_where_the_policy_allows_it_and_its_key_is_hidden() {
-    let outside = Outside::start();
+fn allowed_remote_mcp_server_is_reached_and_its_key_hidden() {
+    let outside = RemoteMcpServer::start();
     let scripted =
         with_outside(&outside, "key-of-the-hub", vec![call("hub__good", json!({"a": 1})), finish()]);
     let egress = json!({"allow": [format!("127.0.0.1/32:{}", outside.port)]});
@@ -253,15 +253,15 @@ fn a_server_outside_is_reached_where_the_policy_allows_it_and_its_key_is_hidden(
 }
 
 #[test]
-fn a_server_outside_is_refused_where_the_policy_does_not_allow_it_and_the_job_goes_on() {
-    let outside = Outside::start();
+fn disallowed_remote_mcp_server_is_refused_and_the_job_continues() {
+    let outside = RemoteMcpServer::start();
     let scripted = with_outside(&outside, "key-of-the-hub", vec![finish()]);
     let job = scripted.schedule(&json!({"task": "x", "egress": "packages"}));
     let status = job.wait_for("complete");
     let hub = &status["agent"]["mcp"]["hub"];
     assert_eq!(hub["state"], "failed", "{status:#}");
     assert!(hub["reason"].as_str().unwrap().contains("not_in_packages"), "{hub}");
-    assert!(asked(&scripted, 0).contains("those of the MCP server `hub` are missing"));
+    assert!(messages_sent(&scripted, 0).contains("those of the MCP server `hub` are missing"));
     assert!(offered(&scripted, 0).iter().all(|name| !name.starts_with("hub__")));
     let mut events = job.follow();
     events.until_end();
@@ -273,8 +273,8 @@ fn a_server_outside_is_refused_where_the_policy_does_not_allow_it_and_the_job_go
 }
 
 #[test]
-fn a_server_that_refuses_the_key_is_told_without_it() {
-    let outside = Outside::start();
+fn mcp_key_rejection_is_reported_without_the_key() {
+    let outside = RemoteMcpServer::start();
     let scripted = with_outside(&outside, "another-key-entirely", vec![finish()]);
     let egress = json!({"allow": [format!("127.0.0.1/32:{}", outside.port)]});
     let job = scripted.schedule(&json!({"task": "x", "egress": egress}));
@@ -286,7 +286,7 @@ fn a_server_that_refuses_the_key_is_told_without_it() {
 }
 
 #[test]
-fn a_server_that_cannot_be_is_refused_by_name() {
+fn invalid_mcp_server_is_refused_and_named() {
     let server = e2e::Server::start_with(e2e::Options {
         config: crate::scripted::no_model(),
         ..e2e::Options::default()

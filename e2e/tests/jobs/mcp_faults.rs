@@ -2,11 +2,11 @@
 
 use serde_json::json;
 
-use crate::mcp::{asked, offered, result, server, wait_for_go};
+use crate::mcp::{messages_sent, offered, result, server, wait_for_go};
 use crate::scripted::{Scripted, call, finish, shell};
 
 #[test]
-fn a_server_that_never_answers_or_ends_at_once_does_not_stop_the_job() {
+fn silent_or_exiting_mcp_server_does_not_stop_the_job() {
     let scripted = Scripted::turns(vec![shell("echo worked > made"), finish()]);
     let mut silent = server("silent");
     silent["start_timeout_s"] = json!(1);
@@ -16,7 +16,7 @@ fn a_server_that_never_answers_or_ends_at_once_does_not_stop_the_job() {
     }));
     job.wait_for("complete");
     assert_eq!(job.output().text("made"), "worked\n");
-    let told = asked(&scripted, 0);
+    let told = messages_sent(&scripted, 0);
     for words in [
         "those of the MCP server `silent` are missing, it did not answer the greeting within 1 s",
         "those of the MCP server `broken` are missing, its process ended with exit code 1; it said last: no such luck",
@@ -28,7 +28,7 @@ fn a_server_that_never_answers_or_ends_at_once_does_not_stop_the_job() {
 }
 
 #[test]
-fn a_server_that_dies_in_a_call_is_started_again_and_the_call_is_not() {
+fn crashed_mcp_server_is_restarted_without_repeating_the_call() {
     let scripted = Scripted::turns(vec![
         call("box__die", json!({})),
         wait_for_go(),
@@ -55,7 +55,7 @@ fn a_server_that_dies_in_a_call_is_started_again_and_the_call_is_not() {
 }
 
 #[test]
-fn noise_on_standard_output_harms_nothing() {
+fn mcp_server_noise_on_stdout_is_ignored() {
     let scripted = Scripted::turns(vec![call("box__good", json!({"a": 1})), finish()]);
     let job = scripted.schedule(&json!({"task": "x", "mcp": {"box": server("noise")}}));
     let mut events = job.follow();
@@ -64,7 +64,7 @@ fn noise_on_standard_output_harms_nothing() {
 }
 
 #[test]
-fn of_two_hundred_tools_as_many_are_offered_as_a_provider_takes() {
+fn offered_tools_are_limited_to_the_providers_maximum() {
     let scripted = Scripted::turns(vec![call("box__tool000", json!({})), finish()]);
     let job = scripted.schedule(&json!({"task": "x", "mcp": {"box": server("many")}}));
     let mut events = job.follow();
@@ -74,13 +74,13 @@ fn of_two_hundred_tools_as_many_are_offered_as_a_provider_takes() {
     let of_the_box = names.iter().filter(|name| name.starts_with("box__")).count();
     assert!(names.len() <= 128 && of_the_box > 20, "{of_the_box} of {}", names.len());
     assert!(names.contains(&"shell".to_owned()) && names.contains(&"finish".to_owned()));
-    let told = asked(&scripted, 0);
+    let told = messages_sent(&scripted, 0);
     assert!(told.contains(&format!("{} more tools are left out", 200 - of_the_box)), "{told}");
     assert_eq!(result(&events, "turn-1-1"), "tool000 {}");
 }
 
 #[test]
-fn a_tool_with_a_bad_schema_is_left_out_and_the_others_work() {
+fn mcp_tool_with_a_bad_schema_is_skipped() {
     let scripted = Scripted::turns(vec![call("box__good", json!({})), finish()]);
     let job = scripted.schedule(&json!({"task": "x", "mcp": {"box": server("bad-schema")}}));
     let mut events = job.follow();
@@ -89,11 +89,11 @@ fn a_tool_with_a_bad_schema_is_left_out_and_the_others_work() {
     let left_out = job.status()["agent"]["mcp"]["box"]["left_out"].to_string();
     assert!(left_out.contains("`text`: its schema is not of type object"), "{left_out}");
     assert!(left_out.contains("`list`: its schema is no JSON object"), "{left_out}");
-    assert!(asked(&scripted, 0).contains("the tool `text`: its schema is not of type object"));
+    assert!(messages_sent(&scripted, 0).contains("the tool `text`: its schema is not of type object"));
 }
 
 #[test]
-fn killed_in_the_middle_of_a_call_the_process_is_found_again_and_its_answer_taken() {
+fn pending_mcp_call_survives_a_killed_server() {
     let scripted = Scripted::turns(vec![
         call("box__good", json!({})),
         call("box__slow", json!({})),
@@ -119,7 +119,7 @@ fn killed_in_the_middle_of_a_call_the_process_is_found_again_and_its_answer_take
 }
 
 #[test]
-fn killed_when_a_call_was_answered_meanwhile_the_answer_is_found() {
+fn mcp_answer_given_while_the_server_was_down_is_found() {
     let scripted = Scripted::turns(vec![call("box__slow", json!({})), shell("cat calls"), finish()]);
     let job = scripted.schedule(&json!({"task": "x", "mcp": {"box": server("plain")}}));
     let mut events = job.follow();
@@ -135,7 +135,7 @@ fn killed_when_a_call_was_answered_meanwhile_the_answer_is_found() {
 }
 
 #[test]
-fn when_the_sandbox_is_lost_the_server_is_started_in_the_new_one() {
+fn mcp_server_is_restarted_in_a_replacement_sandbox() {
     let scripted = Scripted::turns(vec![
         call("box__good", json!({})),
         call("box__slow", json!({})),

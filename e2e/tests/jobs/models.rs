@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::scripted::{Scripted, finish, no_model, shell};
 
 #[test]
-fn the_list_names_the_model_that_agents_use_and_what_else_is_there() {
+fn model_list_names_the_default_and_other_models() {
     let scripted = Scripted::turns(vec![finish()]);
     let list = scripted.server.get("/v1/models").expect(200).json();
     let name = list["model"]["name"].as_str().unwrap();
@@ -20,7 +20,7 @@ fn the_list_names_the_model_that_agents_use_and_what_else_is_there() {
 }
 
 #[test]
-fn a_server_without_a_model_says_so_and_shows_no_key() {
+fn model_list_reports_a_missing_model_and_hides_keys() {
     let secret = "sk-very-secret-key";
     let key_file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(key_file.path(), secret).unwrap();
@@ -39,14 +39,14 @@ fn a_server_without_a_model_says_so_and_shows_no_key() {
 }
 
 #[test]
-fn who_looks_for_model_servers_finds_none_here() {
+fn model_discovery_does_not_mistake_the_api_for_a_model_server() {
     let server = Server::start_with(Options { config: no_model(), ..Options::default() });
     let request = server.request(Method::GET, "/v1/models").header("user-agent", "caisson-model/0.1.0");
     assert_eq!(server.send(request).expect(404).json()["code"], "no_model_server");
 }
 
 #[test]
-fn a_job_is_paused_and_resumed_without_a_body() {
+fn pause_and_resume_accept_an_empty_body() {
     let scripted = Scripted::turns(vec![
         shell("echo started; until [ -e go ]; do sleep 0.05; done"),
         shell("echo two > two"),
@@ -68,7 +68,7 @@ fn a_job_is_paused_and_resumed_without_a_body() {
 }
 
 #[test]
-fn a_model_that_is_configured_while_the_server_runs_is_used() {
+fn model_configured_at_runtime_is_used() {
     let server = Server::start_with(Options { config: no_model(), ..Options::default() });
     let answer = server.post("/schedule", &json!({"task": "wait"})).expect(202).json();
     let job = server.job(answer["job_id"].as_str().unwrap());

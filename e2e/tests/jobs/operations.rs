@@ -16,7 +16,7 @@ fn figure(server: &Server, name: &str) -> f64 {
 }
 
 #[test]
-fn figures_tell_what_has_happened() {
+fn metrics_count_what_happened() {
     let server = Server::start();
     server.schedule_steps(&[shell("echo 12345")]).wait_for("complete");
     server.schedule_steps(&[shell("exit 3")]).wait_for("failed");
@@ -57,7 +57,7 @@ fn figures_tell_what_has_happened() {
 }
 
 #[test]
-fn every_line_of_a_json_log_about_a_job_names_it() {
+fn json_log_lines_about_a_job_name_it() {
     let config = "log = \"debug\"\nlog_format = \"json\"\n".to_owned();
     let server = Server::start_with(Options { config, ..Options::default() });
     let job = server.schedule_steps(&[shell("true")]);
@@ -75,7 +75,7 @@ fn every_line_of_a_json_log_about_a_job_names_it() {
 
 fn waiting(patience_s: u32) -> Options {
     let config =
-        format!("[jobs]\nmax_running = 1\non_shutdown = \"wait\"\nshutdown_patience_s = {patience_s}\n");
+        format!("[jobs]\nmax_running = 1\non_shutdown = \"wait\"\nshutdown_grace_s = {patience_s}\n");
     Options { config, ..Options::default() }
 }
 
@@ -85,7 +85,7 @@ fn tell_to_stop(server: &Server) {
 }
 
 #[test]
-fn a_server_that_waits_lets_the_running_job_end_and_picks_no_other() {
+fn draining_server_finishes_running_jobs_and_starts_no_others() {
     let server = Server::start_with(waiting(600));
     let running = server.schedule_steps(&[shell("while [ ! -e go ]; do sleep 0.05; done; echo went on")]);
     running.follow().until("the start of step 1", |event| event.is("call_started"));
@@ -111,7 +111,7 @@ fn a_server_that_waits_lets_the_running_job_end_and_picks_no_other() {
 }
 
 #[test]
-fn a_job_that_outlasts_the_patience_is_left_and_taken_up_again() {
+fn job_outlasting_the_drain_timeout_continues_after_restart() {
     let server = Server::start_with(waiting(1));
     let job = server.schedule_steps(&[shell("while [ ! -e go ]; do sleep 0.05; done; echo went on")]);
     job.follow().until("the start of step 1", |event| event.is("call_started"));
@@ -126,7 +126,7 @@ fn a_job_that_outlasts_the_patience_is_left_and_taken_up_again() {
 }
 
 #[test]
-fn a_second_signal_ends_the_waiting() {
+fn second_signal_ends_the_drain() {
     let server = Server::start_with(waiting(600));
     let job = server.schedule_steps(&[shell("while [ ! -e go ]; do sleep 0.05; done")]);
     job.follow().until("the start of step 1", |event| event.is("call_started"));
@@ -140,7 +140,7 @@ fn a_second_signal_ends_the_waiting() {
 }
 
 #[test]
-fn a_server_that_is_told_to_stop_while_it_starts_ends_in_order() {
+fn server_stopped_during_startup_exits_cleanly() {
     let server = Server::start();
     server.stop();
     // The lock file is the first thing that the server takes.
@@ -154,7 +154,7 @@ fn a_server_that_is_told_to_stop_while_it_starts_ends_in_order() {
 }
 
 #[test]
-fn the_umask_that_the_server_was_started_with_does_not_matter() {
+fn servers_inherited_umask_has_no_effect() {
     let server = Server::prepare(Options::default());
     let plain = server.command();
     let mut child = Command::new("sh")

@@ -13,7 +13,7 @@ fn waiting_job<'a>(server: &'a Server, first: &str) -> Job<'a> {
 }
 
 #[test]
-fn a_path_that_leaves_the_workspace_is_refused_in_every_file_tool() {
+fn path_out_of_the_workspace_is_refused_in_every_file_tool() {
     let server = Server::start();
     for path in
         ["../x", "/etc/passwd", "a/../../x", "/workspace/../etc/passwd", "/app/../x", "..", "a\u{0}b", ""]
@@ -34,7 +34,7 @@ fn a_path_that_leaves_the_workspace_is_refused_in_every_file_tool() {
 }
 
 #[test]
-fn a_link_that_leaves_the_workspace_is_refused_in_every_file_tool() {
+fn link_out_of_the_workspace_is_refused_in_every_file_tool() {
     let server = Server::start();
     let links = "ln -s /etc etc; ln -s / root; ln -s ../../etc up; ln -s /etc/passwd passwd; ln -s /proc/self/root proc; touch mine";
     for step in [
@@ -59,7 +59,7 @@ fn a_link_that_leaves_the_workspace_is_refused_in_every_file_tool() {
 }
 
 #[test]
-fn a_path_that_leaves_the_workspace_is_refused_in_the_files_api() {
+fn path_out_of_the_workspace_is_refused_by_the_files_api() {
     let server = Server::start();
     let job = waiting_job(&server, "ln -s /etc etc; ln -s /etc/passwd passwd");
     // A raw request, because a normal client resolves `..` itself.
@@ -90,8 +90,8 @@ fn a_path_that_leaves_the_workspace_is_refused_in_the_files_api() {
 fn a_nul_in_a_path_is_refused() {
     let server = Server::start();
     let job = waiting_job(&server, "true");
-    job.get_file("a%00b").expect_problem(400, "bad_path");
-    job.put_file("a%00b", "x").expect_problem(400, "bad_path");
+    job.get_file("a%00b").expect_problem(400, "invalid_path");
+    job.put_file("a%00b", "x").expect_problem(400, "invalid_path");
     job.put_file("stop", "");
     job.wait_for("complete");
 }
@@ -110,7 +110,7 @@ python3 swap.py &
 ";
 
 #[test]
-fn links_swapped_in_a_loop_never_lead_the_files_api_out() {
+fn swapped_links_never_lead_the_files_api_out_of_the_workspace() {
     let server = Server::start();
     let job = waiting_job(&server, SWAP);
     let host = std::fs::read_to_string("/etc/passwd").unwrap();
@@ -134,7 +134,7 @@ fn links_swapped_in_a_loop_never_lead_the_files_api_out() {
 }
 
 #[test]
-fn what_is_no_file_and_names_that_are_too_long_are_refused_by_the_file_api() {
+fn special_files_and_overlong_names_are_refused_by_the_files_api() {
     let server = Server::start();
     let make = "import os, socket\nos.mkfifo('pipe')\nsocket.socket(socket.AF_UNIX).bind('socket')\n\
                 os.symlink('two', 'one')\nos.symlink('one', 'two')";
@@ -145,21 +145,21 @@ fn what_is_no_file_and_names_that_are_too_long_are_refused_by_the_file_api() {
         ("socket", 409, "not_a_file"),
         ("one", 409, "link_loop"),
         ("one/below", 409, "link_loop"),
-        (&long, 400, "bad_path"),
+        (&long, 400, "invalid_path"),
     ] {
         job.get_file(path).expect_problem(status, code);
     }
-    job.put_file(&long, "x").expect_problem(400, "bad_path");
+    job.put_file(&long, "x").expect_problem(400, "invalid_path");
     let draft = server.schedule(&json!({"steps": [shell("true")], "start": false}));
     for path in [long.clone(), format!("{long}/file")] {
-        draft.put_file(&path, "x").expect_problem(400, "bad_path");
+        draft.put_file(&path, "x").expect_problem(400, "invalid_path");
     }
     job.put_file("stop", "");
     job.wait_for("complete");
 }
 
 #[test]
-fn links_swapped_in_a_loop_never_lead_the_collector_out() {
+fn swapped_links_never_lead_the_collector_out_of_the_workspace() {
     let server = Server::start();
     let swap = SWAP.replace("python3 swap.py &", "setsid python3 swap.py >/dev/null 2>&1 &");
     let job =
@@ -175,7 +175,7 @@ fn links_swapped_in_a_loop_never_lead_the_collector_out() {
 }
 
 #[test]
-fn a_workspace_that_is_replaced_by_a_link_leads_nowhere() {
+fn workspace_replaced_by_a_link_is_not_followed() {
     let server = Server::start();
     let replace = "cd /; mv /workspace /old 2>&1; rm -rf /workspace 2>&1; ln -s /etc /workspace 2>&1; ls -ld /workspace; true";
     let job = server.schedule_steps(&[
@@ -194,7 +194,7 @@ fn a_workspace_that_is_replaced_by_a_link_leads_nowhere() {
 }
 
 #[test]
-fn names_that_are_strange_come_home_or_are_named_as_skipped() {
+fn unusual_file_names_are_collected_or_listed_as_skipped() {
     let server = Server::start();
     let job = server.schedule_steps(&[json!({"tool": "python", "code": "import os, socket\nos.makedirs('-rf')\nfor name in [b'new\\nline', b'back\\\\slash', b'\\xff\\xfe', b'quote\"', b' ', b'-rf/x', b'C:evil']:\n    open(name, 'w').write('x')\nos.mkfifo('pipe')\nsocket.socket(socket.AF_UNIX).bind('socket')\nos.symlink('/etc/passwd', 'link')\nos.symlink('loop', 'loop')"})]);
     job.wait_for("complete");

@@ -16,7 +16,7 @@ fn is_pooled(pool: &[String], sandbox: &str) -> bool {
 }
 
 #[test]
-fn jobs_and_callers_get_what_stands_ready_and_the_pool_is_refilled() {
+fn jobs_and_sandboxes_use_the_pool_and_it_is_refilled() {
     let server = server_with_pool();
     let pool = server.launchers();
     let job = server.schedule_steps(&[shell("echo works > out.txt")]);
@@ -40,7 +40,7 @@ fn jobs_and_callers_get_what_stands_ready_and_the_pool_is_refilled() {
 }
 
 #[test]
-fn a_job_with_other_limits_gets_a_new_sandbox() {
+fn job_with_other_limits_gets_a_fresh_sandbox() {
     let server = server_with_pool();
     let pool = server.launchers();
     let job = server.schedule(&json!({"steps": [shell("true")], "limits": {"memory_mib": 200}}));
@@ -52,7 +52,7 @@ fn a_job_with_other_limits_gets_a_new_sandbox() {
 }
 
 #[test]
-fn each_image_of_the_pool_has_sandboxes_that_stand_still() {
+fn each_pooled_image_has_frozen_sandboxes() {
     let folder = tempfile::Builder::new().prefix("caisson-e2e-images-").tempdir().unwrap();
     let images = folder.path().to_owned();
     add_small(&images, "small");
@@ -90,7 +90,7 @@ fn each_image_of_the_pool_has_sandboxes_that_stand_still() {
 }
 
 #[test]
-fn more_jobs_than_stand_ready_all_complete() {
+fn more_jobs_than_pooled_sandboxes_all_complete() {
     let server = server_with_pool();
     let jobs: Vec<_> = (0..12).map(|n| server.schedule_steps(&[shell(&format!("echo {n} > n"))])).collect();
     for (n, job) in jobs.iter().enumerate() {
@@ -117,7 +117,7 @@ fn the_pool_of_a_server_that_crashed_is_removed() {
 }
 
 #[test]
-fn a_crash_right_when_a_ready_sandbox_is_taken_does_no_harm() {
+fn crash_while_taking_a_pooled_sandbox_is_recovered() {
     let server = server_with_pool();
     let job = server.schedule_steps(&[shell("echo once >> log")]);
     let mut events = job.follow();

@@ -20,7 +20,7 @@ fn reload(server: &Server, config: &str) {
 }
 
 #[test]
-fn a_hangup_changes_what_can_change_and_names_the_rest() {
+fn sighup_reloads_settings_and_names_those_needing_a_restart() {
     let server = start("[jobs]\nmax_running = 1\n[pool]\nsize = 1\n");
     wait_until("the pool is full", || server.launchers().len() == 1);
     let long = server.schedule_steps(&[shell("sleep 1000")]);
@@ -63,7 +63,7 @@ fn the_pool_is_renewed_when_limits_change() {
 }
 
 #[test]
-fn callers_at_once_get_no_more_sandboxes_than_there_may_be() {
+fn concurrent_callers_cannot_exceed_the_sandbox_limit() {
     let server = start("[jobs]\nmax_sandboxes = 3\n");
     let codes: Vec<u16> = std::thread::scope(|scope| {
         let callers: Vec<_> =
@@ -76,7 +76,7 @@ fn callers_at_once_get_no_more_sandboxes_than_there_may_be() {
 }
 
 #[test]
-fn a_job_whose_key_was_wrong_goes_on_when_the_settings_are_mended() {
+fn job_with_a_wrong_model_key_continues_after_the_settings_are_fixed() {
     let bad = ScriptedAnswer { times: Times(0), ..ScriptedAnswer::fault(Fault::BadKey) };
     let refusing = ScriptedServer::start_on_thread(Script::of(vec![bad])).unwrap();
     let taking = ScriptedServer::start_on_thread(Script::of(vec![finish()])).unwrap();

@@ -7,7 +7,7 @@ use e2e::{Options, Server, shell, wait_until};
 
 const AT_ONCE: &str = "[retention]\ndays = 0\n";
 /// The file that stores the last time of day the server trusted.
-const LAST_LOOK: &str = "last-look";
+const LAST_SEEN_TIME_FILE: &str = "last-look";
 
 /// Restarts the server with this configuration; the start removes old jobs.
 fn restart_with(server: &Server, config: &str) {
@@ -39,7 +39,7 @@ impl Drop for Mounted {
 }
 
 #[test]
-fn a_job_that_cannot_be_removed_keeps_no_other_from_it() {
+fn failed_removal_of_a_job_does_not_block_others() {
     let server = Server::start();
     let held = server.schedule_steps(&[shell("true")]);
     held.wait_for("complete");
@@ -58,7 +58,7 @@ fn a_job_that_cannot_be_removed_keeps_no_other_from_it() {
 }
 
 #[test]
-fn folders_of_jobs_that_nobody_knows_go_and_other_folders_stay() {
+fn unknown_job_folders_are_removed_and_other_folders_stay() {
     let server = Server::prepare(Options { config: AT_ONCE.into(), ..Options::default() });
     let jobs = server.data().join("jobs");
     let unknown = jobs.join("01930d5e-7b1a-7c3e-9f00-3a5b1c2d4e6f");
@@ -72,13 +72,13 @@ fn folders_of_jobs_that_nobody_knows_go_and_other_folders_stay() {
 }
 
 #[test]
-fn a_clock_that_is_far_ahead_removes_nothing() {
+fn clock_jump_ahead_removes_nothing() {
     let server = Server::start();
     let job = server.schedule_steps(&[shell("true")]);
     job.wait_for("complete");
     server.stop();
     // As if the clock had been a month behind when the server last looked.
-    let file = server.data().join(LAST_LOOK);
+    let file = server.data().join(LAST_SEEN_TIME_FILE);
     let seen: i64 = std::fs::read_to_string(&file).unwrap().trim().parse().unwrap();
     std::fs::write(&file, (seen - 30 * 86_400_000).to_string()).unwrap();
     std::fs::write(server.folder().join("caisson.toml"), AT_ONCE).unwrap();

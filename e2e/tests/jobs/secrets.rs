@@ -5,14 +5,14 @@ use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use e2e::{Options, Outside, Server, shell, wait_until};
+use e2e::{ExternalServer, Options, Server, shell, wait_until};
 use rustix::fs::{SeekFrom, seek};
 use serde_json::{Value, json};
 
 const CANARY: &str = "canary/7f3a+Q9-do-not-show";
 
 /// Starts a server with the secret `API_TOKEN` that trusts the outside server's certificate.
-fn server_with(outside: &Outside, more: &str) -> Server {
+fn server_with(outside: &ExternalServer, more: &str) -> Server {
     let server = Server::prepare(Options::default());
     let token = server.folder().join("token");
     std::fs::write(&token, format!("{CANARY}\n")).unwrap();
@@ -26,7 +26,7 @@ fn server_with(outside: &Outside, more: &str) -> Server {
     server
 }
 
-fn job(outside: &Outside, steps: &[Value]) -> Value {
+fn job(outside: &ExternalServer, steps: &[Value]) -> Value {
     let place = format!("localhost:{}", outside.port);
     json!({
         "steps": steps, "egress": {"allow": [place]}, "image": "host",
@@ -34,7 +34,7 @@ fn job(outside: &Outside, steps: &[Value]) -> Value {
     })
 }
 
-fn ask(outside: &Outside, how: &str) -> String {
+fn ask(outside: &ExternalServer, how: &str) -> String {
     format!("curl -sS -m 60 --noproxy '' {how} https://localhost:{}/", outside.port)
 }
 
@@ -80,8 +80,8 @@ fn read_data(path: &Path) -> Vec<u8> {
 }
 
 #[test]
-fn the_host_of_a_secret_gets_the_value_and_it_is_nowhere_else() {
-    let outside = Outside::echo("localhost");
+fn secret_value_reaches_its_host_and_nothing_else() {
+    let outside = ExternalServer::echo("localhost");
     let server = server_with(&outside, "");
     let python = format!(
         "import os, ssl, urllib.request as u\nos.environ['no_proxy'] = os.environ['NO_PROXY'] = ''\n\
@@ -146,9 +146,9 @@ fn the_host_of_a_secret_gets_the_value_and_it_is_nowhere_else() {
 }
 
 #[test]
-fn the_placeholder_is_sent_nowhere_else_and_the_attempt_is_logged() {
+fn placeholder_to_other_hosts_is_refused_and_logged() {
     let (outside, other) =
-        (Outside::echo("localhost"), Outside::http(|_, client| e2e::whole(client, b"hello")));
+        (ExternalServer::echo("localhost"), ExternalServer::http(|_, client| e2e::respond(client, b"hello")));
     let server = server_with(&outside, "");
     let place = format!("http://localhost:{}/", other.port);
     let command = format!(
@@ -161,17 +161,17 @@ fn the_placeholder_is_sent_nowhere_else_and_the_attempt_is_logged() {
     let mut events = job.follow();
     events.until_end();
     let output = events.output("step-1.1", "stdout");
-    assert_eq!(output.matches("reason: secret_elsewhere").count(), 2, "{output}");
+    assert_eq!(output.matches("reason: secret_host_mismatch").count(), 2, "{output}");
     assert!(output.ends_with("hello"), "{output}");
-    let attempts = events.count(|event| event.is("egress") && event.data()["code"] == "secret_elsewhere");
+    let attempts = events.count(|event| event.is("egress") && event.data()["code"] == "secret_host_mismatch");
     assert_eq!(attempts, 2, "{}", events.summary());
     assert_eq!(other.heads().len(), 1);
 }
 
 #[test]
-fn a_value_that_is_in_the_sandbox_all_the_same_does_not_come_out() {
+fn leaked_secret_value_is_redacted_everywhere() {
     let (outside, other) =
-        (Outside::echo("localhost"), Outside::http(|_, client| e2e::whole(client, b"hello")));
+        (ExternalServer::echo("localhost"), ExternalServer::http(|_, client| e2e::respond(client, b"hello")));
     let server = server_with(&outside, "");
     let mut wanted = job(
         &outside,
@@ -229,8 +229,8 @@ fn a_value_that_is_in_the_sandbox_all_the_same_does_not_come_out() {
 }
 
 #[test]
-fn a_host_with_another_certificate_gets_no_value() {
-    let outside = Outside::echo("elsewhere.invalid");
+fn host_with_an_untrusted_certificate_gets_no_secret() {
+    let outside = ExternalServer::echo("elsewhere.invalid");
     let server = server_with(&outside, "");
     let asking = ask(&outside, "-w '\\nstatus %{http_code}\\n' -H \"Authorization: Bearer $API_TOKEN\"");
     let job = server.schedule(&job(&outside, &[shell(&asking)]));
@@ -242,8 +242,8 @@ fn a_host_with_another_certificate_gets_no_value() {
 }
 
 #[test]
-fn a_secret_that_the_server_does_not_have_is_refused_with_those_it_has() {
-    let outside = Outside::echo("localhost");
+fn unknown_secret_is_refused_with_the_known_ones() {
+    let outside = ExternalServer::echo("localhost");
     let bound = "[secrets.BOUND]\ncommand = [\"echo\", \"another-value\"]\nhosts = [\"api.example.org\"]";
     let server = server_with(&outside, bound);
     for (secrets, field) in [

@@ -18,7 +18,7 @@ fn end_of<'a>(events: &'a Follower<'_>, call: &str) -> &'a Value {
 }
 
 #[test]
-fn shell_runs_bash_as_a_user_without_rights() {
+fn shell_runs_bash_as_an_unprivileged_user() {
     let server = Server::start();
     let (status, events) =
         run(&server, &[shell("echo $0; id -u; [[ a == a ]] && echo bash; echo error >&2")]);
@@ -29,7 +29,7 @@ fn shell_runs_bash_as_a_user_without_rights() {
 }
 
 #[test]
-fn programs_know_letters_of_several_bytes() {
+fn programs_run_in_a_utf8_locale() {
     let server = Server::start();
     let (_, events) =
         run(&server, &[shell("word=größe; echo ${#word}; grep -c '^.....$' <<<$word; locale charmap")]);
@@ -87,7 +87,7 @@ fn files_are_written_read_edited_moved_listed_and_deleted() {
 }
 
 #[test]
-fn an_edit_is_refused_when_its_text_is_not_there_exactly_once() {
+fn edit_is_refused_unless_its_text_occurs_exactly_once() {
     let server = Server::start();
     let write = json!({"tool": "write_file", "path": "f", "content": "ab ab"});
     for (old, code) in [("ab", "text_not_unique"), ("xy", "text_not_found")] {
@@ -101,7 +101,7 @@ fn an_edit_is_refused_when_its_text_is_not_there_exactly_once() {
 }
 
 #[test]
-fn file_tools_say_what_is_wrong() {
+fn file_tools_report_what_is_wrong() {
     let server = Server::start();
     let write = json!({"tool": "write_file", "path": "d/f", "content": "x"});
     let cases = [
@@ -119,7 +119,7 @@ fn file_tools_say_what_is_wrong() {
 }
 
 #[test]
-fn a_failing_step_ends_the_job_and_the_workspace_is_collected_all_the_same() {
+fn failing_step_ends_the_job_and_the_workspace_is_still_collected() {
     let server = Server::start();
     let job = server.schedule_steps(&[
         shell("echo kept > kept.txt"),
@@ -139,7 +139,7 @@ fn a_failing_step_ends_the_job_and_the_workspace_is_collected_all_the_same() {
 }
 
 #[test]
-fn continue_on_error_goes_on_and_the_job_completes() {
+fn continue_on_error_lets_the_job_complete() {
     let server = Server::start();
     let (status, events) = run(
         &server,
@@ -151,7 +151,7 @@ fn continue_on_error_goes_on_and_the_job_completes() {
 }
 
 #[test]
-fn retry_tries_again_as_often_as_it_was_told() {
+fn retry_repeats_a_step_the_given_number_of_times() {
     let server = Server::start();
     let third_time = "echo x >> tries; [ $(wc -l < tries) -ge 3 ]";
     let (status, events) = run(&server, &[json!({"tool": "shell", "command": third_time, "retry": 5})]);
@@ -164,7 +164,7 @@ fn retry_tries_again_as_often_as_it_was_told() {
 }
 
 #[test]
-fn expect_decides_what_counts_as_success() {
+fn expect_defines_the_success_of_a_step() {
     let server = Server::start();
     let step = |command: &str, expect: Value| json!({"tool": "shell", "command": command, "expect": expect});
     let cases = [
@@ -181,7 +181,7 @@ fn expect_decides_what_counts_as_success() {
 }
 
 #[test]
-fn an_expected_text_is_found_where_two_pieces_of_output_meet() {
+fn expected_text_is_found_across_output_chunks() {
     let server = Server::start();
     let command = "printf nee; sleep 0.3; printf dle";
     let (status, _) = run(
@@ -192,7 +192,7 @@ fn an_expected_text_is_found_where_two_pieces_of_output_meet() {
 }
 
 #[test]
-fn a_step_that_takes_too_long_is_ended_with_all_its_children() {
+fn timed_out_step_is_killed_with_all_its_children() {
     let server = Server::start();
     let job = server.schedule_steps(&[json!({
         "tool": "shell", "command": "(trap '' TERM; sleep 600) & sleep 600", "timeout_s": 0.5, "continue_on_error": true
@@ -206,7 +206,7 @@ fn a_step_that_takes_too_long_is_ended_with_all_its_children() {
 }
 
 #[test]
-fn variables_of_the_job_reach_every_step() {
+fn environment_variables_of_the_job_reach_every_step() {
     let server = Server::start();
     let job = server.schedule(&json!({"steps": [
         shell("echo $COLOUR"), {"tool": "python", "code": "import os; print(os.environ['COLOUR'])"}
@@ -218,7 +218,7 @@ fn variables_of_the_job_reach_every_step() {
 }
 
 #[test]
-fn nothing_of_the_hosts_environment_reaches_a_step() {
+fn host_environment_does_not_reach_a_step() {
     let server = Server::prepare(e2e::Options::default());
     let mut command = server.command();
     let log = std::fs::File::create(server.folder().join("other.log")).unwrap();

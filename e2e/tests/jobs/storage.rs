@@ -10,7 +10,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 #[test]
-fn a_second_server_on_the_same_folder_is_refused_and_the_first_goes_on() {
+fn second_server_on_the_same_data_folder_is_refused() {
     let server = Server::start();
     let job = server.schedule_steps(&[shell("sleep 1; echo done")]);
     let second = Command::new(binary())
@@ -30,7 +30,7 @@ fn a_second_server_on_the_same_folder_is_refused_and_the_first_goes_on() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_named() {
+fn server_reports_a_port_in_use() {
     let server = Server::start();
     let other = TempDir::new().unwrap();
     let second = Command::new(binary())
@@ -81,7 +81,7 @@ impl SmallDisk {
     }
 
     /// Fills the disk except for this much.
-    fn fill_but(&self, mebibytes: u64) {
+    fn fill_except(&self, mebibytes: u64) {
         self.fill();
         let file = File::options().write(true).open(self.filler()).unwrap();
         let length = file.metadata().unwrap().len();
@@ -89,7 +89,7 @@ impl SmallDisk {
     }
 
     /// Leaves exactly this much free, and never less in between.
-    fn leave(&self, mebibytes: u64) {
+    fn leave_exactly(&self, mebibytes: u64) {
         let facts = rustix::fs::statvfs(self.folder.path()).unwrap();
         let free = facts.f_bavail * facts.f_frsize;
         let mut file = File::create(self.filler()).unwrap();
@@ -111,7 +111,7 @@ impl Drop for SmallDisk {
 }
 
 #[test]
-fn a_full_disk_is_named_and_nothing_is_lost() {
+fn full_data_disk_is_reported_and_nothing_is_lost() {
     let disk = SmallDisk::new(256);
     let server = Server::start_with(Options { data: Some(disk.path()), ..Options::default() });
     let before = server.schedule_steps(&[shell("echo before > before.txt")]);
@@ -140,7 +140,7 @@ fn a_full_disk_is_named_and_nothing_is_lost() {
 }
 
 #[test]
-fn a_job_that_runs_while_the_disk_is_full_goes_on_when_there_is_space() {
+fn job_continues_after_a_full_data_disk_has_space_again() {
     let disk = SmallDisk::new(256);
     let server = Server::start_with(Options { data: Some(disk.path()), ..Options::default() });
     let print = "echo ready; until [ -e go ]; do sleep 0.05; done; for n in $(seq 20000); do echo line $n of some length; done";
@@ -159,7 +159,7 @@ fn a_job_that_runs_while_the_disk_is_full_goes_on_when_there_is_space() {
 }
 
 #[test]
-fn a_result_that_does_not_fit_is_kept_until_there_is_space_or_it_is_given_up() {
+fn result_that_does_not_fit_waits_for_space_or_cancellation() {
     let disk = SmallDisk::new(512);
     let config = "[sandbox]\ndisk_reserve_mib = 1\n".to_owned();
     let server = Server::start_with(Options { config, data: Some(disk.path()), ..Options::default() });
@@ -171,7 +171,7 @@ fn a_result_that_does_not_fit_is_kept_until_there_is_space_or_it_is_given_up() {
     for events in &mut followed {
         events.until("the large file", |event| event.is("call_output"));
     }
-    disk.fill_but(20);
+    disk.fill_except(20);
     wait_until("sandboxes go on", || server.get("/readyz").status == 200);
     for (job, events) in [&kept, &given_up].into_iter().zip(&mut followed) {
         // While the other result is collected there is no room, and this sandbox is frozen.
@@ -197,21 +197,21 @@ const WRITE: &str = "i=0; until [ -e go ]; do i=$((i+1)); [ $i -gt 60 ] && sleep
 const CHECK: &str = "sync; sha256sum --check --quiet sums && echo intact";
 
 #[test]
-fn sandboxes_stop_before_the_hosts_disk_is_full_and_go_on_with_every_byte() {
+fn sandboxes_freeze_before_the_host_disk_is_full_and_lose_nothing() {
     let disk = SmallDisk::new(512);
     let server = Server::start_with(Options { data: Some(disk.path()), ..Options::default() });
     let job = server.schedule_steps(&[shell(WRITE), shell(CHECK)]);
     let mut events = job.follow();
     events.until("the first files", |event| event.is("call_output"));
-    disk.leave(60);
-    let stopped = events.until("the stop", |event| event.is("sandbox_stopped"));
+    disk.leave_exactly(60);
+    let stopped = events.until("the stop", |event| event.is("sandbox_paused"));
     assert_eq!(stopped.data()["code"], "host_disk_full");
     assert!(server.get("/readyz").expect(503).text().contains("stand still"));
     job.get_file("sums").expect_problem(503, "host_disk_full");
     // A pause that a user requested is independent: free space does not end it.
     job.post("pause", &json!({})).expect(202);
     disk.free();
-    events.until("the end of the stop", |event| event.is("sandbox_continued"));
+    events.until("the end of the stop", |event| event.is("sandbox_resumed"));
     job.touch("go");
     let paused = events.until("the pause", |event| event.is_state("paused"));
     assert_eq!(paused.data()["code"], "user");
@@ -223,14 +223,14 @@ fn sandboxes_stop_before_the_hosts_disk_is_full_and_go_on_with_every_byte() {
 }
 
 #[test]
-fn sandboxes_that_a_killed_server_had_stopped_go_on_with_the_next_one() {
+fn sandboxes_frozen_by_a_killed_server_are_thawed_by_the_next() {
     let disk = SmallDisk::new(512);
     let server = Server::start_with(Options { data: Some(disk.path()), ..Options::default() });
     let job = server.schedule_steps(&[shell(WRITE), shell(CHECK)]);
     let mut events = job.follow();
     events.until("the first files", |event| event.is("call_output"));
-    disk.leave(60);
-    events.until("the stop", |event| event.is("sandbox_stopped"));
+    disk.leave_exactly(60);
+    events.until("the stop", |event| event.is("sandbox_paused"));
     server.kill9();
     disk.free();
     server.restart();
@@ -243,7 +243,7 @@ fn sandboxes_that_a_killed_server_had_stopped_go_on_with_the_next_one() {
 }
 
 #[test]
-fn a_workspace_that_lost_data_is_not_delivered() {
+fn workspace_with_lost_data_is_not_delivered() {
     let disk = SmallDisk::new(512);
     let server = Server::start_with(Options { data: Some(disk.path()), ..Options::default() });
     // Keeps writing, so that some data is not stored yet. Ends by itself, because a damaged disk may not accept a
@@ -255,10 +255,10 @@ fn a_workspace_that_lost_data_is_not_delivered() {
     events.until("the file", |event| event.is("call_output"));
     // Something else on the host uses up the disk, and then the kernel writes back the dirty pages.
     disk.fill();
-    events.until("the stop", |event| event.is("sandbox_stopped"));
+    events.until("the stop", |event| event.is("sandbox_paused"));
     rustix::fs::sync();
     disk.free();
-    events.until("the end of the stop", |event| event.is("sandbox_continued"));
+    events.until("the end of the stop", |event| event.is("sandbox_resumed"));
     let failed = job.wait_for_failure("workspace_damaged");
     assert!(failed["reason"].as_str().unwrap().contains("damaged"), "{failed}");
     assert_eq!(server.get(&format!("/jobs/{}/output.zip", job.id)).status, 404);
@@ -291,7 +291,7 @@ impl Lock {
 }
 
 #[test]
-fn a_locked_database_is_named_and_nothing_is_lost() {
+fn locked_database_is_reported_and_nothing_is_lost() {
     let server = Server::start();
     let database = server.data().join("caisson.db");
     assert!(database.is_file(), "{} is missing", database.display());
@@ -314,7 +314,7 @@ fn a_locked_database_is_named_and_nothing_is_lost() {
 }
 
 #[test]
-fn a_server_that_waits_for_its_database_ends_when_told_and_the_next_one_goes_on() {
+fn server_waiting_for_its_database_can_be_stopped() {
     let server = Server::start();
     let print = "until [ -e go ]; do echo line; sleep 0.05; done; echo done > done.txt";
     let job = server.schedule_steps(&[shell(print)]);
@@ -331,7 +331,7 @@ fn a_server_that_waits_for_its_database_ends_when_told_and_the_next_one_goes_on(
 }
 
 #[test]
-fn old_jobs_are_removed_and_a_running_one_never() {
+fn old_jobs_are_removed_except_running_ones() {
     let server = Server::start();
     let draft = server.schedule(&json!({"steps": [shell("true")], "start": false}));
     draft.put_file("given", "x").expect(200);
@@ -359,7 +359,7 @@ fn is_in_folder(folder: &Path, text: &str) -> bool {
 }
 
 #[test]
-fn of_a_deleted_job_nothing_is_left_on_the_disk_but_its_signed_statement() {
+fn deleted_job_leaves_only_its_signed_statement_on_disk() {
     let server = Server::start();
     let text = "only-this-job-has-this-text";
     let set = format!("import os; os.setxattr('a', 'user.x', b'{text}')");

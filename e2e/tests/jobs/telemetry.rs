@@ -69,7 +69,7 @@ fn attribute<'a>(span: &'a Value, key: &str) -> &'a Value {
 }
 
 #[test]
-fn requests_jobs_and_calls_are_sent_to_a_collector() {
+fn request_job_and_call_spans_are_exported() {
     let collector = Collector::start();
     let config = format!(
         "log = \"warn\"\n[telemetry]\notlp_endpoint = \"http://127.0.0.1:{}\"\nservice_name = \"tested\"\n",
@@ -119,7 +119,7 @@ fn requests_jobs_and_calls_are_sent_to_a_collector() {
 }
 
 #[test]
-fn a_collector_that_is_away_is_told_of_once_and_holds_nothing_up() {
+fn unreachable_collector_is_logged_once_and_blocks_nothing() {
     let config = "[telemetry]\notlp_endpoint = \"http://127.0.0.1:9\"\n".to_owned();
     let server = Server::start_with(Options { config, ..Options::default() });
     server.schedule_steps(&[shell("true")]).wait_for("complete");

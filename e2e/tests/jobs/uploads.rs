@@ -57,7 +57,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_form_brings_files_and_archives() {
+fn form_uploads_files_and_archives() {
     let server = Server::start();
     let tar = tar_of(|builder| add(builder, "bin/tool", 0o755, b"#!/bin/sh\necho from the tool\n"));
     let sent = form(&["cat a.txt deep/b.txt z/zipped.txt", "./bin/tool", "cat plain.txt"])
@@ -80,7 +80,7 @@ fn a_form_brings_files_and_archives() {
 }
 
 #[test]
-fn every_way_in_takes_a_form_and_its_parts_may_be_apart() {
+fn every_submit_route_accepts_a_form_with_separate_fields() {
     let server = Server::start();
     for path in ["/schedule", "/submit", "/v1/jobs"] {
         let steps = json!([shell("cat a.txt")]).to_string();
@@ -100,7 +100,7 @@ fn every_way_in_takes_a_form_and_its_parts_may_be_apart() {
 }
 
 #[test]
-fn a_field_of_the_job_is_not_taken_for_a_file() {
+fn form_field_of_the_job_is_not_mistaken_for_a_file() {
     let server = Server::start();
     for name in ["start", "image", "limits"] {
         let sent = form(&["true"]).text(name, "false");
@@ -120,7 +120,7 @@ fn a_field_of_the_job_is_not_taken_for_a_file() {
 }
 
 #[test]
-fn a_draft_takes_files_until_it_is_started() {
+fn draft_accepts_files_until_it_is_started() {
     let server = Server::start();
     let answer =
         server.post("/v1/jobs", &json!({"start": false, "steps": [shell("cat a.txt; ls")]})).expect(202);
@@ -144,7 +144,7 @@ fn a_draft_takes_files_until_it_is_started() {
 }
 
 #[test]
-fn a_form_may_leave_its_job_as_a_draft() {
+fn form_can_create_a_draft() {
     let server = Server::start();
     let job = json!({"start": false, "steps": [shell("cat a b")]}).to_string();
     let sent = Form::new().text("job", job).part("x", file("a", "a"));
@@ -157,7 +157,7 @@ fn a_form_may_leave_its_job_as_a_draft() {
 }
 
 #[test]
-fn a_retry_does_the_same_with_the_same_files() {
+fn retry_runs_with_the_same_files() {
     let server = Server::start();
     let sent = form(&["cat a.txt; exit 1"]).part("x", file("a.txt", "brought along"));
     let id = send(&server, "/v1/jobs", sent).expect(202).json()["job_id"].as_str().unwrap().to_owned();
@@ -175,7 +175,7 @@ fn a_retry_does_the_same_with_the_same_files() {
 }
 
 #[test]
-fn hostile_archives_and_names_are_refused_by_name_and_leave_nothing() {
+fn hostile_archives_and_names_are_refused_and_leave_nothing() {
     let server = Server::start();
     let link = tar_of(|builder| {
         let mut header = tar::Header::new_gnu();
@@ -238,7 +238,7 @@ fn an_archive_that_grows_beyond_the_disk_is_refused() {
 }
 
 #[test]
-fn forms_that_make_no_sense_are_refused() {
+fn invalid_forms_are_refused() {
     let server = Server::start();
     let table = [
         (Form::new().part("x", file("a", "a")), "job"),
@@ -264,7 +264,7 @@ fn forms_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn a_caller_that_leaves_in_the_middle_of_a_file_leaves_nothing() {
+fn aborted_upload_leaves_nothing() {
     let server = Server::start();
     let mut connection = e2e::RawConnection::open(server.port);
     let job = json!({"steps": [shell("true")]});
@@ -305,7 +305,7 @@ fn the_files_of_a_draft_can_be_listed_and_read() {
 }
 
 #[test]
-fn files_that_come_at_once_fit_the_disk_together() {
+fn concurrent_uploads_fit_the_disk_limit_together() {
     let server = Server::start();
     let body = json!({"start": false, "limits": {"disk_mib": 16}, "steps": [shell("true")]});
     let accepted = server.post("/v1/jobs", &body).expect(202);

@@ -19,7 +19,7 @@ fn run(sandbox: &Sandbox<'_>, code: &str) -> Value {
 }
 
 #[test]
-fn a_variable_lives_from_step_to_step_and_what_ran_is_a_notebook() {
+fn variables_persist_between_steps_and_cells_are_saved_as_a_notebook() {
     let server = server();
     let plot = "import matplotlib\nmatplotlib.use('module://matplotlib_inline.backend_inline')\n\
         import matplotlib.pyplot as plt\nplt.plot([x, 2])\nplt.show()";
@@ -68,7 +68,7 @@ fn an_exception_fails_the_step_with_its_traceback() {
 }
 
 #[test]
-fn typescript_keeps_types_variables_and_awaits_anywhere() {
+fn typescript_kernel_supports_types_variables_and_top_level_await() {
     let server = server();
     let sandbox = server.create_sandbox(&json!({"image": "default"}));
     let run = |code: &str| cell(&sandbox, &json!({"code": code, "language": "typescript"}));
@@ -89,7 +89,7 @@ fn typescript_keeps_types_variables_and_awaits_anywhere() {
 }
 
 #[test]
-fn an_endless_cell_is_interrupted_and_the_kernel_lives_on() {
+fn endless_cell_is_interrupted_and_the_kernel_survives() {
     let server = server();
     let sandbox = server.create_sandbox(&json!({"image": "default"}));
     // A kernel may start slowly; this test is not about that.
@@ -106,7 +106,7 @@ fn an_endless_cell_is_interrupted_and_the_kernel_lives_on() {
 }
 
 #[test]
-fn a_kernel_that_dies_is_reported_and_started_anew() {
+fn crashed_kernel_is_reported_and_restarted() {
     let server = server();
     let sandbox = server.create_sandbox(&json!({"image": "default"}));
     run(&sandbox, "gone = 1");
@@ -123,7 +123,7 @@ fn a_kernel_that_dies_is_reported_and_started_anew() {
 }
 
 #[test]
-fn code_that_ends_its_kernel_harms_no_cell_after_it() {
+fn code_that_exits_its_kernel_does_not_affect_later_cells() {
     let server = server();
     let text =
         |code: &str| json!({"tool": "python", "code": code, "expect": {"stdout_contains": "still here"}});
@@ -142,7 +142,7 @@ fn code_that_ends_its_kernel_harms_no_cell_after_it() {
 }
 
 #[test]
-fn a_cell_is_interrupted_on_request_and_what_is_shown_anew_is_one_output() {
+fn cell_can_be_interrupted_and_updated_displays_are_one_output() {
     let server = server();
     let sandbox = server.create_sandbox(&json!({"image": "default"}));
     run(&sandbox, "kept = 7");
@@ -172,7 +172,7 @@ fn a_cell_is_interrupted_on_request_and_what_is_shown_anew_is_one_output() {
 }
 
 #[test]
-fn two_hundred_megabytes_of_output_are_bounded() {
+fn two_hundred_megabytes_of_cell_output_are_truncated() {
     let server = server();
     let sandbox = server.create_sandbox(&json!({"image": "default"}));
     for code in ["for _ in range(2000): print('x' * 100_000)", "print('y' * 200_000_000)"] {
@@ -194,7 +194,7 @@ fn two_hundred_megabytes_of_output_are_bounded() {
 }
 
 #[test]
-fn a_cell_survives_the_death_of_the_server() {
+fn cell_survives_a_killed_server() {
     let server = server();
     let code = "import time\ncount = globals().get('count', 0) + 1\nprint('begun', flush=True)\n\
         while not __import__('os').path.exists('go'): time.sleep(0.05)\nprint('done', count)";
@@ -213,7 +213,7 @@ fn a_cell_survives_the_death_of_the_server() {
 }
 
 #[test]
-fn without_a_kernel_python_runs_afresh_and_typescript_says_what_is_missing() {
+fn without_kernels_python_runs_in_a_new_process_and_typescript_fails_with_a_hint() {
     let server = server();
     let steps = [
         python("print('fresh')"),
@@ -234,7 +234,7 @@ fn without_a_kernel_python_runs_afresh_and_typescript_says_what_is_missing() {
 }
 
 #[test]
-fn what_cannot_be_a_cell_is_refused_by_name() {
+fn invalid_cell_requests_are_refused_and_named() {
     let server = server();
     let sandbox = server.create_sandbox(&json!({"image": "host"}));
     let refused = |body: &Value| sandbox.post("code", body).expect_problem(422, "invalid_field");

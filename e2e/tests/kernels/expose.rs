@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::server_with;
 
 #[test]
-fn the_page_of_the_newest_jobs_desktop_is_at_a_port_of_its_own() {
+fn exposed_port_shows_the_newest_jobs_desktop_page() {
     let novnc = free_port();
     let server = server_with(&format!("[expose]\nnovnc = {novnc}\n"));
     let browser = Browser::start();
@@ -26,7 +26,7 @@ fn the_page_of_the_newest_jobs_desktop_is_at_a_port_of_its_own() {
 }
 
 #[test]
-fn jupyterlab_of_the_newest_job_opens_at_a_port_of_its_own() {
+fn exposed_port_shows_the_newest_jobs_jupyterlab() {
     let jupyter = free_port();
     let server = server_with(&format!("[expose]\njupyter = {jupyter}\n"));
     let _sandbox = server.create_sandbox(&json!({"image": "default"}));
@@ -52,7 +52,7 @@ impl Viewer {
         self.0.read_exact(&mut bytes).ok().map(|()| bytes)
     }
 
-    fn say(&mut self, bytes: &[u8]) {
+    fn send(&mut self, bytes: &[u8]) {
         self.0.write_all(bytes).unwrap();
     }
 
@@ -62,20 +62,20 @@ impl Viewer {
     }
 
     /// Shakes hands and requests the whole screen as raw pixels: returns its size, and all pixels in some order.
-    fn picture(mut self) -> ((usize, usize), Vec<u8>) {
-        self.say(b"RFB 003.008\n");
+    fn read_screen(mut self) -> ((usize, usize), Vec<u8>) {
+        self.send(b"RFB 003.008\n");
         assert_eq!(self.take(2).unwrap(), [1, 1], "one way in: without a password");
-        self.say(&[1]);
+        self.send(&[1]);
         assert_eq!(self.take(4).unwrap(), [0; 4], "let in");
-        self.say(&[1]);
+        self.send(&[1]);
         let size = (self.number(), self.number());
         let format = self.take(20).unwrap();
         assert_eq!(format[0], 32, "bits of a pixel");
         let name = u32::from_be_bytes([format[16], format[17], format[18], format[19]]) as usize;
         assert_eq!(String::from_utf8(self.take(name).unwrap()).unwrap(), "Caisson");
         // Announces raw encoding only.
-        self.say(&[2, 0, 0, 1, 0, 0, 0, 0]);
-        self.say(&[3, 0, 0, 0, 0, 0, 5, 0, 3, 32]);
+        self.send(&[2, 0, 0, 1, 0, 0, 0, 0]);
+        self.send(&[3, 0, 0, 0, 0, 0, 5, 0, 3, 32]);
         assert_eq!(self.take(2).unwrap()[0], 0, "an update of the screen");
         let mut pixels = Vec::new();
         for _ in 0..self.number() {
@@ -98,7 +98,7 @@ fn a_native_viewer_sees_the_desktop_of_the_newest_job() {
         viewer = Viewer::open(port);
         viewer.is_some()
     });
-    let (size, pixels) = viewer.take().unwrap().picture();
+    let (size, pixels) = viewer.take().unwrap().read_screen();
     assert_eq!((size, pixels.len()), ((1280, 800), 1280 * 800 * 4));
     let mut colours: Vec<&[u8]> = pixels.chunks_exact(4).collect();
     colours.sort_unstable();
@@ -106,8 +106,8 @@ fn a_native_viewer_sees_the_desktop_of_the_newest_job() {
     assert!(colours.len() > 20, "a screen of {} colours shows nothing", colours.len());
     // A client that sends garbage is disconnected and affects no other client.
     let mut garbage = Viewer::open(port).unwrap();
-    garbage.say(&[0xff; 4096]);
+    garbage.send(&[0xff; 4096]);
     assert!(garbage.0.read_to_end(&mut Vec::new()).is_ok() || garbage.take(1).is_none());
-    assert_eq!(Viewer::open(port).unwrap().picture().0, (1280, 800));
+    assert_eq!(Viewer::open(port).unwrap().read_screen().0, (1280, 800));
     sandbox.end().expect(204);
 }

@@ -3,7 +3,7 @@
 
 mod code;
 mod expose;
-mod loss;
+mod kernel_loss;
 mod notebook;
 mod ports;
 mod takeover;

@@ -14,7 +14,7 @@ fn make_notebook(server: &Server, host: &str, name: &str) {
 }
 
 #[test]
-fn a_person_sees_the_variables_of_the_agent_in_jupyterlab() {
+fn jupyterlab_shares_the_agents_kernel_variables() {
     let server = server();
     let sandbox = server.create_sandbox(&json!({"image": "default"}));
     let set =
@@ -38,7 +38,7 @@ fn a_person_sees_the_variables_of_the_agent_in_jupyterlab() {
 }
 
 #[test]
-fn the_newest_job_has_its_notebook_on_an_exposed_port() {
+fn exposed_port_opens_the_newest_jobs_notebook() {
     let port = free_port();
     let server = server_with(&format!("[expose]\njupyter = {port}\n"));
     let client = e2e::http_client().build().unwrap();

@@ -42,7 +42,7 @@ fn origin(server: &Server, sandbox: &Sandbox<'_>, port: u16) -> String {
 }
 
 #[test]
-fn a_dev_server_is_shown_with_its_websocket_and_its_page_cannot_call_the_api() {
+fn dev_server_with_websocket_is_shown_and_cannot_call_the_api() {
     let server = server();
     let sandbox = server.create_sandbox(&json!({"image": "default"}));
     let browser = Browser::start();
@@ -86,7 +86,7 @@ fn a_dev_server_is_shown_with_its_websocket_and_its_page_cannot_call_the_api() {
 }
 
 #[test]
-fn origins_of_jobs_are_kept_apart_from_each_other_and_from_cookies() {
+fn job_origins_are_isolated_from_each_other_and_from_cookies() {
     let server = server();
     let sandbox = server.create_sandbox(&json!({"image": "default"}));
     start_tiny(&sandbox);
@@ -135,7 +135,7 @@ fn the_second_listener_shows_one_thing_at_a_time() {
 }
 
 #[test]
-fn a_vite_project_reloads_while_it_is_edited() {
+fn vite_project_hot_reloads_on_edit() {
     let server = server();
     let sandbox = server.create_sandbox(&json!({"image": "default", "egress": "packages"}));
     let made = sandbox

@@ -30,7 +30,7 @@ fn assert_others_only_look(server: &Server, job: &Job<'_>) {
 }
 
 #[test]
-fn the_holder_uses_the_agents_kernel_and_the_agent_waits_and_is_told() {
+fn holder_uses_the_agents_kernel_and_the_agent_is_informed_afterwards() {
     let python = |code: &str| call("python", json!({ "code": code }));
     let wait =
         call("shell", json!({"command": "echo began; until [ -e go ]; do sleep 0.05; done", "wait_s": 300}));

@@ -30,7 +30,7 @@ fn until(socket: &mut Socket, wanted: &str) -> String {
 }
 
 #[test]
-fn a_terminal_stays_when_the_browser_and_the_server_go() {
+fn terminal_session_survives_browser_and_server_restarts() {
     let server = server();
     let sandbox = server.create_sandbox(&json!({"image": "host"}));
     let (mut socket, session) = open(&server, &sandbox, "?rows=30&columns=100");
@@ -61,7 +61,7 @@ fn a_terminal_stays_when_the_browser_and_the_server_go() {
 }
 
 #[test]
-fn a_session_that_is_not_there_is_refused_by_name() {
+fn unknown_terminal_session_is_refused() {
     let server = server();
     let sandbox = server.create_sandbox(&json!({"image": "host"}));
     for session in ["nothing", "..%2Fx"] {

@@ -1,10 +1,10 @@
 //! Job actions by the buttons of the page.
 
-use e2e::{Browser, Options, Outside, Page, Server, whole};
+use e2e::{Browser, ExternalServer, Options, Page, Server, respond};
 use model::scripted::ScriptedAnswer;
 use serde_json::json;
 
-use crate::support::{has, model_of, open, press, shows, wait_for_download};
+use crate::page_helpers::{has, model_of, open, press, shows, wait_for_download};
 
 const WAITS: &str = "until [ -e go ]; do sleep 0.05; done";
 
@@ -17,7 +17,7 @@ fn choose(page: &mut Page, text: &str) {
 }
 
 #[test]
-fn a_job_is_cancelled_and_run_again() {
+fn page_cancels_and_retries_a_job() {
     let server = Server::start();
     let second = "until [ -e go-on ]; do sleep 0.05; done";
     let job = server.schedule(
@@ -49,11 +49,11 @@ fn a_job_is_cancelled_and_run_again() {
     page.wait_for("it goes on", &has(".badge.work"));
     again.touch("go-on");
     page.wait_for("to the end", &shows("Complete"));
-    page.threw_nothing();
+    page.assert_no_exceptions();
 }
 
 #[test]
-fn what_a_job_made_is_downloaded_by_a_click() {
+fn page_downloads_the_output_of_a_job() {
     let server = Server::start();
     let job = server
         .schedule(&json!({"steps": [{"tool": "write_file", "path": "made.txt", "content": "by the job"}]}));
@@ -66,11 +66,11 @@ fn what_a_job_made_is_downloaded_by_a_click() {
     page.click(".actions a[download]");
     let zip = wait_for_download(down.path(), "output.zip");
     assert!(zip.starts_with(b"PK") && zip.windows(8).any(|part| part == b"made.txt"));
-    page.threw_nothing();
+    page.assert_no_exceptions();
 }
 
 #[test]
-fn an_agent_that_has_spent_its_budget_goes_on_with_twice_as_much() {
+fn page_continues_an_agent_with_a_doubled_budget() {
     let call = |name: &str, arguments| ScriptedAnswer::calls(&[(name, arguments)]);
     let answers = vec![
         call("shell", json!({"command": "echo one"})),
@@ -92,12 +92,12 @@ fn an_agent_that_has_spent_its_budget_goes_on_with_twice_as_much() {
     page.wait_for("the new budget is shown", &shows("of 4"));
     page.wait_for("what was not used up is as it was", &shows("of 50"));
     assert_eq!(job.wait()["status"], "complete");
-    page.threw_nothing();
+    page.assert_no_exceptions();
 }
 
 #[test]
-fn a_connection_is_allowed_in_the_network_pane_and_the_list_says_who_is_waited_for() {
-    let outside = Outside::http(|_, client| whole(client, b"hello"));
+fn waiting_connection_is_marked_in_the_list_and_allowed_in_the_network_pane() {
+    let outside = ExternalServer::http(|_, client| respond(client, b"hello"));
     let config = "[egress]\nallow_ranges = [\"127.0.0.0/8\"]\n".into();
     let server = Server::start_with(Options { config, ..Options::default() });
     let command = format!(
@@ -127,5 +127,5 @@ fn a_connection_is_allowed_in_the_network_pane_and_the_list_says_who_is_waited_f
         "nobody is waited for any more",
         "document.querySelector('.job .badge')?.innerText === 'complete'",
     );
-    page.threw_nothing();
+    page.assert_no_exceptions();
 }

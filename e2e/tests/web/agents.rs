@@ -4,15 +4,15 @@ use e2e::{Browser, Job, Options, Server};
 use model::scripted::{Order, Script, ScriptedAnswer, ScriptedServer};
 use serde_json::{Value, json};
 
-use crate::support::{has, key, open, press, shows, write};
+use crate::page_helpers::{has, key, open, press, shows, write};
 
 /// A server whose scripted model gives these answers, one per turn of each conversation.
-struct Played {
+struct ScriptedServerSetup {
     server: Server,
     model: ScriptedServer,
 }
 
-impl Played {
+impl ScriptedServerSetup {
     fn start(answers: Vec<ScriptedAnswer>) -> Self {
         let script = Script { order: Order::Turns, ..Script::of(answers) };
         let model = ScriptedServer::start_on_thread(script).unwrap();
@@ -38,8 +38,8 @@ fn finish() -> ScriptedAnswer {
 }
 
 #[test]
-fn an_agent_is_approved_steered_taken_over_and_handed_back_in_the_page() {
-    let played = Played::start(vec![
+fn page_approves_steers_takes_over_and_hands_back_an_agent() {
+    let played = ScriptedServerSetup::start(vec![
         ScriptedAnswer {
             reasoning: "A plan first.".into(),
             text: "I begin with a plan.".into(),
@@ -91,12 +91,12 @@ fn an_agent_is_approved_steered_taken_over_and_handed_back_in_the_page() {
     page.wait_for("what was made by hand was seen", &shows("by hand"));
     let asked: Vec<String> = played.model.requests().iter().map(|request| request.body.to_string()).collect();
     assert!(asked.iter().any(|body| body.contains("make it blue")), "the agent has read the word");
-    page.threw_nothing();
+    page.assert_no_exceptions();
 }
 
 #[test]
-fn a_command_waits_for_a_person_and_two_who_watch_see_the_same() {
-    let played = Played::start(vec![
+fn command_approval_is_shown_to_both_viewers() {
+    let played = ScriptedServerSetup::start(vec![
         call("ask_user", json!({"question": "Which colour?", "options": ["red", "blue"]})),
         shell("git push --force origin main || echo pushed-nothing"),
         finish(),
@@ -125,7 +125,7 @@ fn a_command_waits_for_a_person_and_two_who_watch_see_the_same() {
             "nothing waits any more",
             &format!("!({})", has("section[aria-label='Waits for you']")),
         );
-        page.threw_nothing();
+        page.assert_no_exceptions();
     }
     let asked: Vec<String> = played.model.requests().iter().map(|request| request.body.to_string()).collect();
     assert!(asked[1].contains("the person answers: blue"), "{}", asked[1]);

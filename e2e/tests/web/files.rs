@@ -3,8 +3,9 @@
 use e2e::{Browser, Job, Page, Server, wait_until};
 use serde_json::{Value, json};
 
-use crate::support::{
-    choose_files, has, hold_back, key, let_go, open, press, shows, wait_for_download, write,
+use crate::page_helpers::{
+    choose_files, has, hold_back_responses, key, open, press, release_responses, shows, wait_for_download,
+    write,
 };
 
 const WAITS: &str = "until [ -e go ]; do sleep 0.05; done";
@@ -35,27 +36,27 @@ fn with_files<'a>(server: &'a Server, files: &[(&str, &[u8])], steps: &Value) ->
 }
 
 #[test]
-fn an_answer_that_comes_late_is_not_taken_for_another_file() {
+fn late_response_is_not_shown_for_another_file() {
     let server = Server::start();
     let files: [(&str, &[u8]); 2] = [("slow.txt", b"the slow one\n"), ("quick.txt", b"the quick one\n")];
     let job = with_files(&server, &files, &json!([{"tool": "shell", "command": WAITS}]));
     let browser = Browser::start();
     let mut page = open(&browser, &server, &format!("#/jobs/{}/files", job.id));
     page.wait_for("the files are listed", &shows("slow.txt"));
-    hold_back(&mut page, "GET", "files/slow.txt");
+    hold_back_responses(&mut page, "GET", "files/slow.txt");
     choose(&mut page, "slow.txt");
     page.wait_for("it is asked for", "globalThis.held.length > 0");
     choose(&mut page, "quick.txt");
     page.wait_for("the other is there", &editor("the quick one"));
-    let_go(&mut page);
+    release_responses(&mut page);
     // Switches there and back once more: a late response would show by now.
     choose(&mut page, "slow.txt");
     page.wait_for("the slow one is there", &editor("the slow one"));
-    hold_back(&mut page, "GET", "files/slow.txt");
+    hold_back_responses(&mut page, "GET", "files/slow.txt");
     page.act("[...document.querySelectorAll('.entry')].find(entry => entry.innerText.trim() === 'slow.txt').click()");
     choose(&mut page, "quick.txt");
     page.wait_for("the other is there again", &editor("the quick one"));
-    let_go(&mut page);
+    release_responses(&mut page);
     page.evaluate("document.querySelector('.viewer .cm-content').focus()");
     write(&mut page, ".viewer .cm-content", "more ");
     page.wait_for("it counts as changed", &shows("changed"));
@@ -64,11 +65,11 @@ fn an_answer_that_comes_late_is_not_taken_for_another_file() {
     assert_eq!(job.get_file("quick.txt").expect(200).text(), "more the quick one\n");
     assert_eq!(job.get_file("slow.txt").expect(200).text(), "the slow one\n");
     job.touch("go");
-    page.threw_nothing();
+    page.assert_no_exceptions();
 }
 
 #[test]
-fn saving_changes_no_byte_that_nobody_touched_and_loses_no_letter() {
+fn saving_changes_only_edited_bytes_and_keeps_later_typing() {
     let server = Server::start();
     let files: [(&str, &[u8]); 2] = [("windows.txt", b"one\r\ntwo\r\n"), ("latin.txt", b"caf\xe9\n")];
     let job = with_files(&server, &files, &json!([{"tool": "shell", "command": WAITS}]));
@@ -80,12 +81,12 @@ fn saving_changes_no_byte_that_nobody_touched_and_loses_no_letter() {
     page.wait_for("the text is there", &editor("two"));
     write(&mut page, ".viewer .cm-content", "zero ");
     page.wait_for("it counts as changed", &shows("changed"));
-    hold_back(&mut page, "PUT", "files/windows.txt");
+    hold_back_responses(&mut page, "PUT", "files/windows.txt");
     key(&mut page, "s", "", 2);
     page.wait_for("it is being saved", "globalThis.held.length > 0");
     page.type_text("and a half ");
     page.wait_for("one types on", &editor("zero and a half one"));
-    let_go(&mut page);
+    release_responses(&mut page);
     wait_until("what was there at the first is saved", || {
         job.get_file("windows.txt").expect(200).body == b"zero one\r\ntwo\r\n"
     });
@@ -94,11 +95,11 @@ fn saving_changes_no_byte_that_nobody_touched_and_loses_no_letter() {
     page.wait_for("it was saved too", "!document.querySelector('.viewer').innerText.includes('changed')");
     assert_eq!(job.get_file("windows.txt").expect(200).body, b"zero and a half one\r\ntwo\r\n");
     job.touch("go");
-    page.threw_nothing();
+    page.assert_no_exceptions();
 }
 
 #[test]
-fn what_is_not_known_of_the_start_is_not_asserted() {
+fn unknown_original_version_is_shown_as_unknown() {
     let server = Server::start();
     let steps = json!([
         {"tool": "write_file", "path": "made.txt", "content": "new\n"},
@@ -109,11 +110,11 @@ fn what_is_not_known_of_the_start_is_not_asserted() {
     let mut page = open(&browser, &server, &format!("#/jobs/{}/files", job.id));
     choose(&mut page, "made.txt");
     page.wait_for("it is there", &editor("new"));
-    hold_back(&mut page, "GET", "start/made.txt");
+    hold_back_responses(&mut page, "GET", "start/made.txt");
     press(&mut page, "Changes");
     page.wait_for("while it is asked, that is said", &shows("Asking for the file as it was"));
     assert_eq!(page.evaluate(&shows("was not there at the start")), json!(false));
-    let_go(&mut page);
+    release_responses(&mut page);
     page.wait_for("then the answer", &shows("The file was not there at the start."));
     choose(&mut page, "there.txt");
     page.wait_for("the other is there", &editor("old"));
@@ -127,11 +128,11 @@ fn what_is_not_known_of_the_start_is_not_asserted() {
         &shows("It cannot be said how the file was at the start. not for you"),
     );
     job.touch("go");
-    page.threw_nothing();
+    page.assert_no_exceptions();
 }
 
 #[test]
-fn files_go_up_and_come_down() {
+fn files_can_be_uploaded_and_downloaded_in_the_pane() {
     let server = Server::start();
     let job = server.schedule(&json!({"steps": [{"tool": "shell", "command": "until [ -e sent.txt ]; do sleep 0.05; done; until [ -e go ]; do sleep 0.05; done"}]}));
     let here = tempfile::tempdir().unwrap();
@@ -153,11 +154,11 @@ fn files_go_up_and_come_down() {
     page.click(".viewer a[download]");
     assert_eq!(wait_for_download(&down, "sent.txt"), b"from the browser\n");
     job.touch("go");
-    page.threw_nothing();
+    page.assert_no_exceptions();
 }
 
 #[test]
-fn a_folder_may_be_called_as_what_every_object_has() {
+fn folder_names_like_object_properties_work() {
     let server = Server::start();
     let job = server.schedule(&json!({"steps": [
         {"tool": "write_file", "path": "constructor/inside.txt", "content": "in a strange folder\n"},
@@ -171,7 +172,7 @@ fn a_folder_may_be_called_as_what_every_object_has() {
     press(&mut page, "▸ constructor/");
     choose(&mut page, "inside.txt");
     page.wait_for("its file is shown", &editor("in a strange folder"));
-    page.threw_nothing();
+    page.assert_no_exceptions();
     let mut page = open(&browser, &server, &format!("#/jobs/{}/files?at={later}", job.id));
     press(&mut page, "▸ constructor/");
     choose(&mut page, "inside.txt");
@@ -179,12 +180,12 @@ fn a_folder_may_be_called_as_what_every_object_has() {
         "its file is replayed",
         "document.querySelector('.viewer pre')?.innerText.includes('in a strange folder')",
     );
-    page.threw_nothing();
+    page.assert_no_exceptions();
     job.touch("go");
 }
 
 #[test]
-fn a_folder_that_is_removed_takes_nothing_else_with_it() {
+fn removing_a_folder_keeps_the_rest_of_the_tree() {
     let server = Server::start();
     let clean = format!("{WAITS}; rm \"$(printf '\\377')\" \"$(printf '\\376')\"");
     let job = server.schedule(&json!({"steps": [
@@ -211,5 +212,5 @@ fn a_folder_that_is_removed_takes_nothing_else_with_it() {
     page.wait_for("the rest is there", &listed("stays.txt"));
     job.touch("go");
     page.wait_for("to the end", &shows("Complete"));
-    page.threw_nothing();
+    page.assert_no_exceptions();
 }

@@ -4,7 +4,7 @@ use e2e::{Browser, Options, Page, Server};
 use model::scripted::{Script, ScriptedAnswer, ScriptedServer};
 use serde_json::{Value, json};
 
-use crate::support::{has, model_of, open, press, shows, waiting_call};
+use crate::page_helpers::{has, model_of, open, press, shows, waiting_answer};
 
 const WAITS: &str = "until [ -e go ]; do sleep 0.05; done";
 
@@ -16,7 +16,7 @@ fn slide(page: &mut Page, to: u64) {
 }
 
 #[test]
-fn a_job_that_runs_is_scrubbed_back_and_followed_again() {
+fn running_job_can_be_scrubbed_back_and_followed_again() {
     let server = Server::start();
     let job = server.schedule(&json!({"steps": [
         {"tool": "shell", "command": "echo the-first"},
@@ -47,11 +47,11 @@ fn a_job_that_runs_is_scrubbed_back_and_followed_again() {
     press(&mut page, "To the end");
     page.wait_for("all of it is there", &calls(3));
     page.wait_for("the address is the job again", "!location.hash.includes('at=')");
-    page.threw_nothing();
+    page.assert_no_exceptions();
 }
 
 #[test]
-fn a_bookmark_of_a_time_does_not_keep_one_from_what_happens_now() {
+fn replay_bookmark_of_a_running_job_can_return_to_live() {
     let server = Server::start();
     let job = server.schedule(&json!({"steps": [
         {"tool": "shell", "command": WAITS}, {"tool": "shell", "command": "echo and-then"}
@@ -67,11 +67,11 @@ fn a_bookmark_of_a_time_does_not_keep_one_from_what_happens_now() {
     page.wait_for("what happens is shown", "document.querySelectorAll('.call').length === 1");
     job.touch("go");
     page.wait_for("and goes on", &shows("Complete"));
-    page.threw_nothing();
+    page.assert_no_exceptions();
 }
 
 #[test]
-fn a_replay_plays_and_shows_the_pictures_of_each_time() {
+fn replay_plays_and_shows_the_screenshots_of_each_time() {
     // A one-pixel image, as a tool would return it.
     let dot =
         "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
@@ -90,11 +90,11 @@ fn a_replay_plays_and_shows_the_pictures_of_each_time() {
     page.act("document.querySelector('[aria-label=\"Play what happened\"]').click()");
     page.wait_for("it plays to the end", "document.querySelector('.replay .mono').innerText === 'the end'");
     page.wait_for("the picture is shown", "document.querySelector('.past img')?.naturalWidth === 1");
-    page.threw_nothing();
+    page.assert_no_exceptions();
 }
 
 #[test]
-fn a_job_that_is_no_more_is_called_so() {
+fn deleted_job_is_reported_as_missing() {
     let server = Server::start();
     let browser = Browser::start();
     let mut page = open(&browser, &server, "#/jobs/01930d5e-7b1a-7c3e-9f00-3a5b1c2d4e6f");
@@ -102,11 +102,11 @@ fn a_job_that_is_no_more_is_called_so() {
     assert_eq!(page.evaluate(&shows("trying again")), json!(false));
     page.act("[...document.querySelectorAll('a')].find(a => a.innerText === 'All jobs').click()");
     page.wait_for("the list is one step away", &shows("No job yet"));
-    page.threw_nothing();
+    page.assert_no_exceptions();
 }
 
 #[test]
-fn tabs_that_nobody_sees_leave_the_connections_to_the_one_that_is_seen() {
+fn hidden_tabs_release_their_connections() {
     let server = Server::start();
     let job = server.schedule(&json!({"name": "watched", "steps": [{"tool": "shell", "command": WAITS}, {"tool": "shell", "command": "echo the-very-end"}]}));
     let browser = Browser::start();
@@ -132,12 +132,12 @@ fn tabs_that_nobody_sees_leave_the_connections_to_the_one_that_is_seen() {
             "what was missed is there",
             &format!("{} && {}", shows("the-very-end"), shows("Complete")),
         );
-        page.threw_nothing();
+        page.assert_no_exceptions();
     }
 }
 
 #[test]
-fn a_lost_connection_is_shown_and_no_line_is_lost() {
+fn lost_connection_is_shown_and_no_event_is_lost() {
     let server = Server::start();
     let command = "for n in 1 2 3 4; do echo line-$n; until [ -e go-$n ]; do sleep 0.05; done; done";
     let job = server.schedule(&json!({"steps": [{"tool": "shell", "command": command}]}));
@@ -162,12 +162,13 @@ fn a_lost_connection_is_shown_and_no_line_is_lost() {
     page.wait_for("it is not called old any more", &format!("!({})", shows("may be old")));
     job.touch("go-4");
     page.wait_for("to the end", &shows("Complete"));
-    page.threw_nothing();
+    page.assert_no_exceptions();
 }
 
 #[test]
-fn a_browser_that_has_lost_its_takeover_hands_back_by_force() {
-    let answers = vec![waiting_call(), ScriptedAnswer::calls(&[("finish", json!({"summary": "All done."}))])];
+fn browser_without_the_takeover_token_can_force_a_handback() {
+    let answers =
+        vec![waiting_answer(), ScriptedAnswer::calls(&[("finish", json!({"summary": "All done."}))])];
     let (_model, config) = model_of(answers);
     let server = Server::start_with(Options { config, ..Options::default() });
     let job = server.schedule(&json!({"task": "wait"}));
@@ -186,11 +187,11 @@ fn a_browser_that_has_lost_its_takeover_hands_back_by_force() {
     page.wait_for("it is asked and handed back", &format!("asked === 1 && {}", shows("Take over")));
     job.put_file("go", "").expect(200);
     page.wait_for("the agent goes on", &shows("All done."));
-    page.threw_nothing();
+    page.assert_no_exceptions();
 }
 
 #[test]
-fn the_window_of_the_model_is_a_gauge_and_what_was_folded_can_be_read() {
+fn context_gauge_is_shown_and_summaries_can_be_read() {
     use model::scripted::{Times, When};
     let agent = |answer: ScriptedAnswer| ScriptedAnswer {
         when: When { offers: Some("shell".into()), ..When::default() },
@@ -237,5 +238,5 @@ fn the_window_of_the_model_is_a_gauge_and_what_was_folded_can_be_read() {
     page.wait_for("a summary can be read", "[...document.querySelectorAll('.scroll pre')].some(part => part.innerText.includes('Did: looked at a part of it'))");
     let spent = job.status()["agent"]["spent"].clone();
     assert_ne!(spent["input_tokens"], Value::Null);
-    page.threw_nothing();
+    page.assert_no_exceptions();
 }

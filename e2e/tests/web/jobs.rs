@@ -3,10 +3,10 @@
 use e2e::{Browser, Server};
 use serde_json::json;
 
-use crate::support::{has, open, press, shows, write};
+use crate::page_helpers::{has, open, press, shows, write};
 
 #[test]
-fn a_step_job_is_started_in_the_page_and_its_zip_can_be_downloaded() {
+fn page_starts_a_step_job_and_downloads_its_zip() {
     let server = Server::start();
     let browser = Browser::start();
     let mut page = open(&browser, &server, "");
@@ -21,22 +21,22 @@ fn a_step_job_is_started_in_the_page_and_its_zip_can_be_downloaded() {
     let answer = server.get(address.as_str().unwrap());
     assert_eq!(answer.status, 200);
     assert!(answer.body.starts_with(b"PK"));
-    page.threw_nothing();
+    page.assert_no_exceptions();
 }
 
 #[test]
-fn steps_with_a_fault_are_named_while_they_are_typed() {
+fn invalid_steps_are_marked_while_typing() {
     let server = Server::start();
     let browser = Browser::start();
     let mut page = open(&browser, &server, "#/steps");
     write(&mut page, ".cm-content", "nonsense");
     page.wait_for("the fault is shown", &has(".faults"));
     page.wait_for("and nothing can be started", "document.querySelector('button.first').disabled");
-    page.threw_nothing();
+    page.assert_no_exceptions();
 }
 
 #[test]
-fn files_come_along_and_what_became_of_them_can_be_compared() {
+fn uploaded_files_can_be_compared_with_their_final_version() {
     let server = Server::start();
     let draft = json!({"start": false, "steps": [
         {"tool": "edit_file", "path": "greeting.txt", "old": "world", "new": "caisson"},
@@ -63,11 +63,11 @@ fn files_come_along_and_what_became_of_them_can_be_compared() {
     );
     job.put_file("go", "").expect(200);
     page.wait_for("the job is over", &shows("Complete"));
-    page.threw_nothing();
+    page.assert_no_exceptions();
 }
 
 #[test]
-fn jobs_are_searched_filtered_removed_and_used_as_a_template() {
+fn jobs_can_be_searched_filtered_deleted_and_used_as_a_template() {
     let server = Server::start();
     let good =
         server.schedule(&json!({"name": "bright", "steps": [{"tool": "shell", "command": "echo fine"}]}));
@@ -96,11 +96,11 @@ fn jobs_are_searched_filtered_removed_and_used_as_a_template() {
     press(&mut page, "Remove");
     page.wait_for("it is gone", &shows("No job fits"));
     server.get(&format!("/v1/jobs/{}", bad.id)).expect(404);
-    page.threw_nothing();
+    page.assert_no_exceptions();
 }
 
 #[test]
-fn a_replay_has_the_files_that_commands_wrote() {
+fn replay_has_the_files_written_by_commands() {
     let server = Server::start();
     let job = server.schedule(&json!({"steps": [
         {"tool": "shell", "command": "mkdir -p out node_modules/x; echo version one > out/log.txt; head -c 200000 /dev/zero > out/big.bin; echo x > node_modules/x/y"},
@@ -133,11 +133,11 @@ fn a_replay_has_the_files_that_commands_wrote() {
     page.wait_for("and it is said of what was looked at", &file("The file was not there then."));
     press(&mut page, "log.txt");
     page.wait_for("the file is as it was later", &file("version two"));
-    page.threw_nothing();
+    page.assert_no_exceptions();
 }
 
 #[test]
-fn a_finished_job_is_replayed_with_its_files_as_they_were() {
+fn finished_job_can_be_replayed_with_its_files() {
     let server = Server::start();
     let job = server.schedule(&json!({"steps": [
         {"tool": "write_file", "path": "notes/plan.txt", "content": "first thought\n"},
@@ -174,5 +174,5 @@ fn a_finished_job_is_replayed_with_its_files_as_they_were() {
         "so is the folder",
         "[...document.querySelectorAll('.entry')].some(entry => entry.innerText.trim() === 'plan.txt')",
     );
-    page.threw_nothing();
+    page.assert_no_exceptions();
 }

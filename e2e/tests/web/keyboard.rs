@@ -4,17 +4,17 @@
 use e2e::{Browser, Server};
 use serde_json::json;
 
-use crate::support::{dress, has, key, open, press, shows, type_keys};
+use crate::page_helpers::{has, key, open, press, set_look, shows, type_keys};
 
 const WAITS: &str = "until [ -e go ]; do sleep 0.05; done";
 
 #[test]
-fn a_key_leads_out_of_a_terminal_whose_shell_can_end_and_begin_again() {
+fn f6_leaves_a_terminal_and_an_exited_shell_can_be_restarted() {
     let server = Server::start();
     let job = server.schedule(&json!({"steps": [{"tool": "shell", "command": WAITS}]}));
     let browser = Browser::start();
     let mut page = open(&browser, &server, &format!("#/jobs/{}/terminal", job.id));
-    dress(&mut page, "light", 1300);
+    set_look(&mut page, "light", 1300);
     let screen = "document.querySelector('.xterm-rows')?.innerText.replaceAll('\\u00a0', ' ')";
     page.wait_for("the shell greets", &format!("{screen}?.includes('$')"));
     page.evaluate("document.querySelector('.xterm-helper-textarea').focus()");
@@ -24,7 +24,7 @@ fn a_key_leads_out_of_a_terminal_whose_shell_can_end_and_begin_again() {
 
     let is_dark = "[...document.querySelectorAll('.place *')].some(part => getComputedStyle(part).backgroundColor === 'rgb(12, 17, 19)')";
     assert_eq!(page.evaluate(is_dark), json!(false));
-    dress(&mut page, "dark", 1300);
+    set_look(&mut page, "dark", 1300);
     page.wait_for("other colours are taken over", is_dark);
 
     page.evaluate("document.querySelector('.xterm-helper-textarea').focus()");
@@ -38,11 +38,11 @@ fn a_key_leads_out_of_a_terminal_whose_shell_can_end_and_begin_again() {
     page.evaluate("document.querySelector('.xterm-helper-textarea').focus()");
     type_keys(&mut page, "touch go");
     page.wait_for("it works", &shows("Complete"));
-    page.threw_nothing();
+    page.assert_no_exceptions();
 }
 
 #[test]
-fn escape_closes_what_lies_above_first_and_letters_can_be_switched_off() {
+fn escape_closes_the_topmost_layer_and_letter_shortcuts_can_be_disabled() {
     let server = Server::start();
     let job = server.schedule(&json!({"steps": [{"tool": "shell", "command": "true"}]}));
     job.wait_for("complete");
@@ -73,11 +73,11 @@ fn escape_closes_what_lies_above_first_and_letters_can_be_switched_off() {
     page.wait_for("the page is there again", &shows("Complete"));
     key(&mut page, "n", "n", 0);
     assert_eq!(page.evaluate(&is_still), json!(true), "that is kept");
-    page.threw_nothing();
+    page.assert_no_exceptions();
 }
 
 #[test]
-fn a_preview_that_is_loaded_again_leaves_the_focus_where_it_is_and_opens_no_dialogue() {
+fn reloading_a_preview_keeps_the_focus_and_opens_no_dialog() {
     let server = Server::start();
     let job = server.schedule(&json!({"steps": [
         {"tool": "write_file", "path": "other.html", "content": "<title>other</title>"},
@@ -99,5 +99,5 @@ fn a_preview_that_is_loaded_again_leaves_the_focus_where_it_is_and_opens_no_dial
     page.wait_for("it is loaded again", "document.querySelector('iframe') !== globalThis.framed");
     assert_eq!(page.evaluate(focus), "Load again");
     job.touch("go");
-    page.threw_nothing();
+    page.assert_no_exceptions();
 }

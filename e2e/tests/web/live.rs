@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use e2e::{Browser, Options, Outside, Server, git_files, whole};
+use e2e::{Browser, ExternalServer, Options, Server, git_files, respond};
 use model::scripted::{Script, ScriptedAnswer, ScriptedServer};
 use serde_json::json;
 
-use crate::support::{has, open, press, shows};
+use crate::page_helpers::{has, open, press, shows};
 
 const LOCAL: &str = "[egress]\nallow_ranges = [\"127.0.0.0/8\"]\n";
 
@@ -15,8 +15,8 @@ fn server() -> Server {
 }
 
 #[test]
-fn a_connection_that_waits_is_allowed_in_the_page_and_the_job_goes_on() {
-    let outside = Outside::http(|_, client| whole(client, b"hello from outside"));
+fn waiting_connection_is_allowed_on_the_page_and_the_job_continues() {
+    let outside = ExternalServer::http(|_, client| respond(client, b"hello from outside"));
     let server = server();
     let command = format!(
         "until curl -sS -m 20 -f --noproxy '' http://localhost:{}/ > got; do sleep 0.1; done; cat got",
@@ -50,11 +50,11 @@ fn a_connection_that_waits_is_allowed_in_the_page_and_the_job_goes_on() {
         "the pane has both, what was refused and what was allowed",
         "['refused', 'allowed'].every(word => [...document.querySelectorAll('.line .badge')].some(b => b.innerText === word))",
     );
-    page.threw_nothing();
+    page.assert_no_exceptions();
 }
 
 #[test]
-fn words_of_the_model_are_shown_as_they_come_and_once() {
+fn model_output_is_shown_live_and_only_once() {
     let text = "The first words are here. Then there is a long pause, and at last the very end.";
     // The model stops after the first four pieces of the text, which follow three other events.
     let slow = ScriptedAnswer {
@@ -83,13 +83,13 @@ fn words_of_the_model_are_shown_as_they_come_and_once() {
     page.wait_for("the job is over", &shows("Complete"));
     let times = page.evaluate("document.body.innerText.split('The first words are here').length - 1");
     assert_eq!(times, 1, "what was said is shown once");
-    page.threw_nothing();
+    page.assert_no_exceptions();
 }
 
 #[test]
-fn a_file_of_a_repository_is_compared_with_the_commit() {
+fn repository_file_is_compared_with_the_commit() {
     let folder = tempfile::tempdir().unwrap();
-    let git = Outside::files(git_files(folder.path()));
+    let git = ExternalServer::files(git_files(folder.path()));
     let server = server();
     let place = format!("localhost:{}", git.port);
     let job = server.schedule(&json!({
@@ -115,6 +115,6 @@ fn a_file_of_a_repository_is_compared_with_the_commit() {
         );
     }
     job.put_file("go", "").expect(200);
-    assert!(page.holds_within(Duration::from_secs(90), &shows("Complete")));
-    page.threw_nothing();
+    assert!(page.becomes_true_within(Duration::from_secs(90), &shows("Complete")));
+    page.assert_no_exceptions();
 }

@@ -4,7 +4,7 @@ use e2e::{Browser, Server, shell, wait_until};
 use reqwest::Method;
 use serde_json::json;
 
-use crate::support::{has, open, press, shows, write};
+use crate::page_helpers::{has, open, press, shows, write};
 
 fn secret_of(server: &Server, key: Option<&str>, name: &str, role: &str) -> String {
     let mut request = server.request(Method::POST, "/v1/keys").json(&json!({"name": name, "role": role}));
@@ -15,7 +15,7 @@ fn secret_of(server: &Server, key: Option<&str>, name: &str, role: &str) -> Stri
 }
 
 #[test]
-fn one_logs_in_with_a_key_gives_out_another_and_logs_out() {
+fn page_logs_in_with_a_key_creates_another_and_logs_out() {
     let server = Server::start();
     let admin = secret_of(&server, None, "root", "admin");
     let browser = Browser::start();
@@ -47,11 +47,11 @@ fn one_logs_in_with_a_key_gives_out_another_and_logs_out() {
     press(&mut page, "Log out");
     page.wait_for("the key is asked for again", &shows("This server asks for a key"));
     assert_eq!(page.evaluate("fetch('/v1/jobs').then(answer => answer.status)"), json!(401));
-    page.threw_nothing();
+    page.assert_no_exceptions();
 }
 
 #[test]
-fn a_link_is_made_listed_and_revoked_on_the_page() {
+fn page_creates_lists_and_revokes_share_links() {
     let server = Server::start();
     let admin = secret_of(&server, None, "root", "admin");
     let request = server.request(Method::POST, "/schedule").bearer_auth(&admin);
@@ -80,11 +80,11 @@ fn a_link_is_made_listed_and_revoked_on_the_page() {
     press(&mut page, "Revoke");
     page.wait_for("the link is gone", &format!("!({}) && !({})", has("#share-files li"), has("input.link")));
     server.get(&files).expect_problem(401, "key_missing");
-    page.threw_nothing();
+    page.assert_no_exceptions();
 }
 
 #[test]
-fn a_page_elsewhere_cannot_use_the_login() {
+fn page_of_another_site_cannot_use_the_login() {
     let server = Server::start();
     let admin = secret_of(&server, None, "root", "admin");
     let login = server.post("/v1/session", &json!({"key": admin})).expect(200);
@@ -105,7 +105,7 @@ fn a_page_elsewhere_cannot_use_the_login() {
 }
 
 #[test]
-fn a_shared_terminal_opens_in_a_browser_that_has_no_key_and_nothing_else_does() {
+fn shared_terminal_opens_without_a_key_and_nothing_else_does() {
     let server = Server::start();
     let admin = secret_of(&server, None, "root", "admin");
     let request = server.request(Method::POST, "/schedule").bearer_auth(&admin);
@@ -126,8 +126,8 @@ fn a_shared_terminal_opens_in_a_browser_that_has_no_key_and_nothing_else_does() 
     page.wait_for("the terminal is there", &has(".xterm-screen"));
     page.wait_for("the shell is there", "document.querySelector('.xterm-rows')?.innerText.trim().length > 0");
     page.evaluate("document.querySelector('.xterm-helper-textarea').focus()");
-    crate::support::type_keys(&mut page, "touch go");
+    crate::page_helpers::type_keys(&mut page, "touch go");
     wait_until("what was typed has happened", || status() == "complete");
     assert_eq!(page.evaluate(&format!("fetch('/v1/jobs/{id}').then(answer => answer.status)")), json!(401));
-    page.threw_nothing();
+    page.assert_no_exceptions();
 }

@@ -4,13 +4,13 @@ use e2e::{Browser, Options, Server, default_images, empty_notebook, run_cell};
 use model::scripted::ScriptedAnswer;
 use serde_json::json;
 
-use crate::support::{dress, has, model_of, open, press, shows, waiting_call};
+use crate::page_helpers::{has, model_of, open, press, set_look, shows, waiting_answer};
 
 #[test]
-fn the_holder_works_in_the_notebook_pane_and_others_only_look() {
+fn holder_works_in_the_notebook_pane_and_others_are_view_only() {
     let answers = vec![
         ScriptedAnswer::calls(&[("python", json!({"code": "shared = 'from the agent'; print(shared)"}))]),
-        waiting_call(),
+        waiting_answer(),
         ScriptedAnswer::calls(&[("finish", json!({"summary": "All done."}))]),
     ];
     let (model, config) = model_of(answers);
@@ -19,7 +19,7 @@ fn the_holder_works_in_the_notebook_pane_and_others_only_look() {
     let browser = Browser::start();
     let mut page = open(&browser, &server, &format!("#/jobs/{}", job.id));
     // Wide enough to show the kernel's name beside the timeline.
-    dress(&mut page, "light", 2400);
+    set_look(&mut page, "light", 2400);
     page.wait_for("the agent waits", &shows("began"));
     job.put_file("mine.ipynb", empty_notebook().to_string()).expect(200);
     press(&mut page, "Take over");

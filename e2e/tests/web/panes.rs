@@ -3,7 +3,7 @@
 use e2e::{Browser, Options, Server, default_images, wait_until};
 use serde_json::{Value, json};
 
-use crate::support::{has, key, open, press, shows, type_keys, write};
+use crate::page_helpers::{has, key, open, press, shows, type_keys, write};
 
 /// Counts the WebSockets that the page opens from now on.
 const COUNT_SOCKETS: &str = "globalThis.opened = 0; globalThis.WebSocket = class extends WebSocket {\
@@ -11,7 +11,7 @@ const COUNT_SOCKETS: &str = "globalThis.opened = 0; globalThis.WebSocket = class
 const WAITS: &str = "until [ -e go ]; do sleep 0.05; done";
 
 #[test]
-fn a_terminal_is_typed_into_and_goes_on_after_the_pane_was_closed() {
+fn terminal_accepts_input_and_survives_closing_the_pane() {
     let server = Server::start();
     let job = server.schedule(&json!({"steps": [{"tool": "shell", "command": WAITS}]}));
     let browser = Browser::start();
@@ -36,11 +36,11 @@ fn a_terminal_is_typed_into_and_goes_on_after_the_pane_was_closed() {
         &format!("{screen}?.includes('here-again') || {}", shows("Complete")),
     );
     page.wait_for("the job goes on", &shows("Complete"));
-    page.threw_nothing();
+    page.assert_no_exceptions();
 }
 
 #[test]
-fn a_file_is_edited_saved_and_seen_by_the_job() {
+fn file_edited_in_the_pane_is_seen_by_the_job() {
     let server = Server::start();
     let steps = json!([
         {"tool": "write_file", "path": "src/app.py", "content": "print('old')\n"},
@@ -62,7 +62,7 @@ fn a_file_is_edited_saved_and_seen_by_the_job() {
     page.wait_for("it was saved", "!document.querySelector('.viewer').innerText.includes('changed')");
     page.wait_for("the job has seen it", &shows("Complete"));
     assert!(job.output().text("src/app.py").contains("print('new')"));
-    page.threw_nothing();
+    page.assert_no_exceptions();
 }
 
 /// A page that tries everything to reach the API of the server that serves it.
@@ -111,7 +111,7 @@ fn a_hostile_page_in_a_preview_cannot_reach_the_api() {
 }
 
 #[test]
-fn a_desktop_is_typed_into_and_no_address_holds_a_secret() {
+fn desktop_accepts_input_and_no_url_contains_a_secret() {
     let server = Server::start_with(Options { images: Some(default_images()), ..Options::default() });
     let steps = [
         json!({"tool": "gui", "action": "launch", "command": "xterm -geometry 80x24+0+0"}),
@@ -143,5 +143,5 @@ fn a_desktop_is_typed_into_and_no_address_holds_a_secret() {
         "[location.href, ...performance.getEntriesByType('resource').map(entry => entry.name)].filter(url => !url.includes('/app/') && /token|key=|secret|password|holder/i.test(url))",
     );
     assert_eq!(visited, Value::Array(Vec::new()));
-    page.threw_nothing();
+    page.assert_no_exceptions();
 }

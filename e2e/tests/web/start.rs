@@ -1,10 +1,10 @@
 //! The start page: a task, files, a repository, options, invalid steps, and a server without a model.
 
-use e2e::{Browser, Options, Outside, Page, Server, git_files};
+use e2e::{Browser, ExternalServer, Options, Page, Server, git_files};
 use model::scripted::{ScriptedAnswer, ScriptedServer};
 use serde_json::{Value, json};
 
-use crate::support::{choose_files, has, key, model_of, open, press, shows, write};
+use crate::page_helpers::{choose_files, has, key, model_of, open, press, shows, write};
 
 const LOCAL: &str = "[egress]\nallow_ranges = [\"127.0.0.0/8\"]\n";
 
@@ -25,7 +25,7 @@ fn model() -> (ScriptedServer, String) {
 }
 
 #[test]
-fn a_task_is_typed_with_files_and_options_and_started() {
+fn start_page_submits_a_task_with_files_and_options() {
     let (_model, config) = model();
     let server = Server::start_with(Options { config, ..Options::default() });
     let here = tempfile::tempdir().unwrap();
@@ -87,13 +87,13 @@ fn a_task_is_typed_with_files_and_options_and_started() {
     press(&mut page, "Start");
     let steps = arrived(&mut page, &server);
     assert_eq!((&steps["name"], &steps["task"]), (&json!("from the page"), &Value::Null), "{steps}");
-    page.threw_nothing();
+    page.assert_no_exceptions();
 }
 
 #[test]
-fn steps_begin_with_a_repository_and_only_these_hosts() {
+fn start_page_submits_steps_with_a_repository_and_egress_hosts() {
     let folder = tempfile::tempdir().unwrap();
-    let git = Outside::files(git_files(folder.path()));
+    let git = ExternalServer::files(git_files(folder.path()));
     let server = Server::start_with(Options { config: LOCAL.into(), ..Options::default() });
     let place = format!("localhost:{}", git.port);
     // Submitted over the API, because the page has no fields for some of this; as a template, the page sends it
@@ -137,11 +137,11 @@ fn steps_begin_with_a_repository_and_only_these_hosts() {
         "{spec}"
     );
     assert_eq!(spec["environment"]["NO_PROXY"], "");
-    page.threw_nothing();
+    page.assert_no_exceptions();
 }
 
 #[test]
-fn a_file_that_cannot_be_brought_leaves_no_draft_behind() {
+fn failed_upload_on_the_start_page_leaves_no_draft() {
     let server = Server::start();
     let here = tempfile::tempdir().unwrap();
     let file = here.path().join("a.txt");
@@ -163,11 +163,11 @@ fn a_file_that_cannot_be_brought_leaves_no_draft_behind() {
     press(&mut page, "Start");
     page.wait_for("the next try is the only job", &shows("Complete"));
     assert_eq!(server.get("/v1/jobs").expect(200).json()["jobs"].as_array().map(Vec::len), Some(1));
-    page.threw_nothing();
+    page.assert_no_exceptions();
 }
 
 #[test]
-fn a_step_that_lacks_something_is_told_by_name() {
+fn start_page_names_missing_step_fields() {
     let server = Server::start();
     let browser = Browser::start();
     let mut page = open(&browser, &server, "#/steps");
@@ -177,11 +177,11 @@ fn a_step_that_lacks_something_is_told_by_name() {
     page.type_text("[{\"tool\":\"shell\"}]");
     page.wait_for("the fault is named", &shows("`command` is missing"));
     page.wait_for("and nothing can be started", "document.querySelector('button.first').disabled");
-    page.threw_nothing();
+    page.assert_no_exceptions();
 }
 
 #[test]
-fn without_a_model_the_page_says_so_and_shows_the_demonstration() {
+fn start_page_reports_a_missing_model_and_shows_the_demo() {
     let server = Server::start();
     let browser = Browser::start();
     let mut page = open(&browser, &server, "");
@@ -193,5 +193,5 @@ fn without_a_model_the_page_says_so_and_shows_the_demonstration() {
     assert!(job["agent"]["recorded"] == true, "{job}");
     server.job(job["job_id"].as_str().unwrap()).cancel().expect(202);
     page.wait_for("it ends when it is told to", &shows("Cancelled"));
-    page.threw_nothing();
+    page.assert_no_exceptions();
 }

@@ -3,7 +3,7 @@
 use e2e::{Browser, Server};
 use serde_json::json;
 
-use crate::support::{has, key, open, press, shows, write};
+use crate::page_helpers::{has, key, open, press, shows, write};
 
 const WAITS: &str = "until [ -e go ]; do sleep 0.05; done";
 
@@ -12,7 +12,7 @@ const WOULD_ASK: &str = "(() => { const event = new Event('beforeunload', {cance
     dispatchEvent(event); return event.defaultPrevented; })()";
 
 #[test]
-fn what_is_not_saved_outlives_its_pane_and_is_not_written_over_what_others_wrote() {
+fn unsaved_edits_survive_closing_the_pane_and_do_not_overwrite_others() {
     let server = Server::start();
     let job = server.schedule(&json!({"steps": [
         {"tool": "write_file", "path": "notes.txt", "content": "the first\n"},
@@ -61,5 +61,5 @@ fn what_is_not_saved_outlives_its_pane_and_is_not_written_over_what_others_wrote
         &format!("document.querySelector('.viewer .badge.wait') === null && !({})", editor("more ")),
     );
     job.touch("go");
-    page.threw_nothing();
+    page.assert_no_exceptions();
 }

@@ -2,7 +2,7 @@
 //! reached.
 
 /// Each entry is `kind, length of the name, name, length of the link, link, size, mode`, then so much content.
-pub(crate) fn tar_of(bytes: &[u8]) -> Vec<u8> {
+pub(crate) fn build_tar(bytes: &[u8]) -> Vec<u8> {
     let mut rest = bytes.iter().copied();
     let mut archive = Vec::new();
     while let Some(kind) = rest.next() {

@@ -76,7 +76,7 @@ impl Server {
             248 => (9 + byte(8), false),
             251 => (8 + 16 * byte(6), true),
             255 if byte(1) == 0 => (12, true),
-            _ => self.hang_up(),
+            _ => self.close(),
         }
     }
 
@@ -87,18 +87,18 @@ impl Server {
             return (8 + said, true);
         }
         if said < 4 {
-            return self.hang_up();
+            return self.close();
         }
         let flags = flags();
         match flags >> 24 {
             action if action & 1 != 0 => (12 + 4 * (flags & 0xffff).count_ones() as usize, true),
             0x10 => (8 + said, true),
             2 | 4 | 8 => (12, true),
-            _ => self.hang_up(),
+            _ => self.close(),
         }
     }
 
-    fn hang_up(&mut self) -> (usize, bool) {
+    fn close(&mut self) -> (usize, bool) {
         self.step = Step::Over;
         (0, false)
     }

@@ -7,7 +7,7 @@ use std::{fs, process};
 use fastrand::Rng;
 
 /// Mutated inputs per target: in total a few seconds without optimisation.
-const CHANGED_INPUTS: usize = 5_000;
+const MUTATED_INPUTS: usize = 5_000;
 
 /// The maximum input length, as in `fuzz/run`.
 const LONGEST: usize = 4_096;
@@ -35,7 +35,7 @@ pub fn run(name: &str, mut target: impl FnMut(&[u8])) {
     let corpus = inputs(&fuzz_folder().join("corpus").join(name));
     assert!(!corpus.is_empty(), "fuzz/corpus/{name} has no inputs");
     let mut call = |input: &[u8]| {
-        let kept = KeptOnFailure { name, input };
+        let kept = SaveOnPanic { name, input };
         target(input);
         drop(kept);
     };
@@ -44,10 +44,10 @@ pub fn run(name: &str, mut target: impl FnMut(&[u8])) {
         call(input);
     }
     let mut rng = Rng::with_seed(name.bytes().map(u64::from).sum());
-    for _ in 0..CHANGED_INPUTS {
-        call(&changed(&corpus, &mut rng));
+    for _ in 0..MUTATED_INPUTS {
+        call(&mutated(&corpus, &mut rng));
     }
-    // The folder of targets that write files (parts/room.rs).
+    // The folder of targets that write files (parts/unpack_folder.rs).
     let _ = fs::remove_dir_all(format!("/dev/shm/caisson-fuzz-{}", process::id()));
 }
 
@@ -72,7 +72,7 @@ fn inputs(folder: &Path) -> Vec<Vec<u8>> {
 }
 
 /// Mutates one input: replaces, removes or repeats bytes, or copies them from another input.
-fn changed(corpus: &[Vec<u8>], rng: &mut Rng) -> Vec<u8> {
+fn mutated(corpus: &[Vec<u8>], rng: &mut Rng) -> Vec<u8> {
     let mut input = corpus[rng.usize(..corpus.len())].clone();
     for _ in 0..rng.usize(1..=4) {
         let at = rng.usize(..=input.len());
@@ -97,12 +97,12 @@ fn changed(corpus: &[Vec<u8>], rng: &mut Rng) -> Vec<u8> {
 }
 
 /// Saves the input if the target panics.
-struct KeptOnFailure<'a> {
+struct SaveOnPanic<'a> {
     name: &'a str,
     input: &'a [u8],
 }
 
-impl Drop for KeptOnFailure<'_> {
+impl Drop for SaveOnPanic<'_> {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             return;

@@ -36,7 +36,7 @@ targets! {
 }
 
 #[test]
-fn every_target_holds_for_its_corpus_and_what_is_near_it() {
+fn every_target_passes_on_its_corpus_and_mutations() {
     let mut failed = String::new();
     for (name, program) in TARGETS {
         let output = Command::new(program).output().unwrap();
@@ -48,7 +48,7 @@ fn every_target_holds_for_its_corpus_and_what_is_near_it() {
 }
 
 #[test]
-fn every_target_is_here() {
+fn every_target_is_listed() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz_targets");
     let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let sources = files.filter(|path| path.extension().is_some_and(|extension| extension == "rs"));

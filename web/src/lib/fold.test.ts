@@ -71,15 +71,15 @@ test('a drawing is shown as one', () => {
 
 test('an answer to a connection says which one', () => {
   const ask = { id: 'r1', kind: 'egress', text: 'may it?', egress: { host: 'api.example.org', port: 443, rule: '', code: '', reason: '' } };
-  const done = play([{ kind: 'request_opened', data: ask }, { kind: 'request_answered', data: { id: 'r1', answer: { accept: false } } }]);
+  const done = play([{ kind: 'input_requested', data: ask }, { kind: 'input_answered', data: { id: 'r1', answer: { accept: false } } }]);
   expect(done.items.at(-1)).toMatchObject({ kind: 'person', text: 'Refused api.example.org:443' });
 });
 
 test('a question is open until it is answered', () => {
   const ask = { id: 'r1', kind: 'question', text: 'colour?' };
-  const open = play([{ kind: 'request_opened', data: ask }]);
+  const open = play([{ kind: 'input_requested', data: ask }]);
   expect(open.asks).toHaveLength(1);
-  const done = play([{ kind: 'request_opened', data: ask }, { kind: 'request_answered', data: { id: 'r1', answer: { text: 'red' } } }]);
+  const done = play([{ kind: 'input_requested', data: ask }, { kind: 'input_answered', data: { id: 'r1', answer: { text: 'red' } } }]);
   expect(done.asks).toHaveLength(0);
   expect(done.items.at(-1)).toMatchObject({ kind: 'person', text: 'red' });
 });
@@ -170,8 +170,8 @@ test('the window of the model and what was folded are known, and what folding co
   const job = play([
     { kind: 'context_changed', data: { kind: 'window', model: 'm', budget_tokens: 6000, system: '', system_tokens: 1, tools: [], tools_tokens: 1 } },
     { kind: 'turn_started', data: { turn: 1, model: 'm', prompt_tokens: 1500 } },
-    { kind: 'summary_made', data: { range: summary.range, usage: { input: 100, output: 20 }, cost: 500_000_000, summary } },
-    { kind: 'summary_made', data: { range: summary.range, usage: { input: 7, output: 1 }, problem: 'it says nothing' } },
+    { kind: 'summary_created', data: { range: summary.range, usage: { input: 100, output: 20 }, cost: 500_000_000, summary } },
+    { kind: 'summary_created', data: { range: summary.range, usage: { input: 7, output: 1 }, problem: 'it says nothing' } },
   ]);
   expect(job.spent).toMatchObject({ prompt: 1500, window: 6000, input: 107, output: 21, dollars: 0.5 });
   expect(job.folds).toEqual([{ key: '3', range: 'e3–e9', level: 1, text: 'It was looked around.' }]);
@@ -199,12 +199,12 @@ test('who has taken over is known by the event of it', () => {
 });
 
 test('what people did is told with who it was', () => {
-  const done_by = { name: 'ada', key: '0193' };
+  const actor = { name: 'ada', key: '0193' };
   const job = play([
-    { kind: 'call_started', call, done_by, data: { tool: 'exec', input: { command: 'ls' } } },
-    { kind: 'person_acted', done_by, data: { what: 'file_put', path: 'a.txt', bytes: 5, sha256: '00' } },
-    { kind: 'person_acted', done_by, data: { what: 'file_deleted', path: 'b.txt', failed: 'there is none' } },
-    { kind: 'person_acted', done_by, data: { what: 'something_new' } },
+    { kind: 'call_started', call, actor, data: { tool: 'exec', input: { command: 'ls' } } },
+    { kind: 'user_action', actor, data: { what: 'file_put', path: 'a.txt', bytes: 5, sha256: '00' } },
+    { kind: 'user_action', actor, data: { what: 'file_deleted', path: 'b.txt', failed: 'there is none' } },
+    { kind: 'user_action', actor, data: { what: 'something_new' } },
   ]);
   expect(callOf(job, 'step-1.1')?.by).toBe('ada');
   expect(job.items.slice(1).map((item) => (item.kind === 'call' ? '' : item.text))).toEqual([
@@ -225,8 +225,8 @@ test('what a job calls a digest is an address only where it is one', () => {
 
 test('that nobody answered is not said in the words of a person', () => {
   const job = play([
-    { kind: 'request_opened', data: { id: 'r1', kind: 'command', text: 'words of the agent' } },
-    { kind: 'request_answered', data: { id: 'r1', answer: null } },
+    { kind: 'input_requested', data: { id: 'r1', kind: 'command', text: 'words of the agent' } },
+    { kind: 'input_answered', data: { id: 'r1', answer: null } },
   ]);
   expect(job.items).toMatchObject([{ kind: 'notice', text: 'Nobody answered in time: the command was not allowed.' }]);
 });

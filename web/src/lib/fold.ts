@@ -11,7 +11,7 @@ export interface LogEvent {
   data?: any;
   call?: { id: string; attempt: number } | null;
   /** The API caller that caused the event. */
-  done_by?: { name: string; key?: string } | null;
+  actor?: { name: string; key?: string } | null;
 }
 
 export interface TextItem {
@@ -224,10 +224,10 @@ const HANDLERS: Record<string, Handler> = {
     const kernels = (data.kernels ?? []).map((kernel: any) => ` Lost with it: the kernel ${kernel.name} (${names(kernel)}).`);
     say('state', `The sandbox was lost: ${data.detail}. The work goes back to the last checkpoint.${kernels.join('')}`, 'bad');
   },
-  sandbox_stopped(_job, _event, data, say) {
+  sandbox_paused(_job, _event, data, say) {
     say('state', `The sandbox stands still: ${data.reason}`, 'wait');
   },
-  sandbox_continued(_job, _event, _data, say) {
+  sandbox_resumed(_job, _event, _data, say) {
     say('state', 'The sandbox goes on');
   },
   call_started(job, event, data) {
@@ -239,7 +239,7 @@ const HANDLERS: Record<string, Handler> = {
     job.items.push({
       kind: 'call', key, sequence: event.sequence, time: event.time_ms, tool: data.tool, input: data.input ?? {}, step: data.step ?? null,
       attempt: event.call?.attempt ?? 1, status: 'running', exitCode: null, reason: '', note: '', said: '', duration: null,
-      output: [], outputBytes: 0, hiddenBytes: 0, keptLength: 0, rich: [], by: event.done_by?.name ?? '',
+      output: [], outputBytes: 0, hiddenBytes: 0, keptLength: 0, rich: [], by: event.actor?.name ?? '',
     });
   },
   call_output(job, event, data) {
@@ -313,19 +313,19 @@ const HANDLERS: Record<string, Handler> = {
   message_received(_job, _event, data, say) {
     say('person', data.text ?? '');
   },
-  agent_told(_job, _event, data, say) {
+  agent_notified(_job, _event, data, say) {
     say('notice', data.text ?? '');
   },
   note(_job, _event, data, say) {
     say('notice', data.text ?? '');
   },
-  note_kept(_job, _event, data, say) {
+  note_saved(_job, _event, data, say) {
     say('notice', data.text ? `Noted (${data.name}): ${data.text}` : `Forgot the note ${data.name}`);
   },
-  request_opened(job, _event, data) {
+  input_requested(job, _event, data) {
     job.asks = [...job.asks.filter((ask) => ask.id !== data.id), data as Ask];
   },
-  request_answered(job, _event, data, say) {
+  input_answered(job, _event, data, say) {
     const ask = job.asks.find((open) => open.id === data.id);
     job.asks = job.asks.filter((open) => open.id !== data.id);
     if (!ask) return;
@@ -349,7 +349,7 @@ const HANDLERS: Record<string, Handler> = {
     if (data.kind === 'window') job.spent.window = data.budget_tokens ?? job.spent.window;
     if (data.kind === 'summary') takeSummary(job, event, data);
   },
-  summary_made(job, event, data) {
+  summary_created(job, event, data) {
     spend(job, data.usage, data.cost);
     takeSummary(job, event, data.summary);
   },
@@ -375,8 +375,8 @@ const HANDLERS: Record<string, Handler> = {
       job.connections.push({ ...connection, key: `${event.sequence}` });
     }
   },
-  person_acted(_job, event, data, say) {
-    say('notice', `${event.done_by?.name ?? 'Somebody'} ${describeDeed(data)}`, data.failed ? 'bad' : undefined);
+  user_action(_job, event, data, say) {
+    say('notice', `${event.actor?.name ?? 'Somebody'} ${describeAction(data)}`, data.failed ? 'bad' : undefined);
   },
   files_changed(job, event, data) {
     job.files = takeFound(job.files, data, event.sequence);
@@ -387,7 +387,7 @@ const HANDLERS: Record<string, Handler> = {
 };
 
 /** Describes a user action in the sandbox, other than running something. */
-function describeDeed(deed: any): string {
+function describeAction(deed: any): string {
   const said: Record<string, string> = {
     file_put: `put ${deed.path} (${deed.bytes ?? 0} bytes)`,
     directory_made: `made the directory ${deed.path}`,

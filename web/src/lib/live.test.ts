@@ -74,7 +74,7 @@ test('a page that nobody sees looks now and then, until the job is over', async 
   seen();
   await vi.advanceTimersByTimeAsync(6000);
   expect([live.connection, asked]).toEqual(['asleep', 1]);
-  events = [{ sequence: 1, time_ms: 1, kind: 'request_opened', data: { id: 'r', kind: 'question', text: 'why?' } }];
+  events = [{ sequence: 1, time_ms: 1, kind: 'input_requested', data: { id: 'r', kind: 'question', text: 'why?' } }];
   await vi.advanceTimersByTimeAsync(15_000);
   expect([live.connection, live.view.asks.length]).toEqual(['asleep', 1]);
   events = [{ sequence: 2, time_ms: 1, kind: 'state_changed', data: { state: 'complete' } }];

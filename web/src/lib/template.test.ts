@@ -7,7 +7,7 @@ test('a template has what the job was given and not what holds anyway', () => {
   const spec = {
     work: { task: 'colour it' }, name: 'blue', image: { named: 'default' }, priority: 0, wall_clock: { secs: 3600, nanos: 0 },
     limits: { memory_mib: { required: 512 }, cpu_millis: { required: 1500 }, pids: { default: 1024 } },
-    egress: { allow: ['example.org'] }, outward: { allowance: { bytes: 5 }, wait: { secs: 0, nanos: 0 }, secrets: { KEY: { placeholder: 'x', hosts: ['example.org'] } } },
+    egress: { allow: ['example.org'] }, egress_settings: { allowance: { bytes: 5 }, wait: { secs: 0, nanos: 0 }, secrets: { KEY: { placeholder: 'x', hosts: ['example.org'] } } },
     environment: { MODE: 'dark' }, labels: {}, on_loss: 'retry', git: { url: 'https://example.org/a.git' },
     agent: { model: 'ollama/qwen3', approve_plan: true, approval: 'ask', commands: { rules: [1] }, budget: { turns: 200, money_usd: 3 } },
   };

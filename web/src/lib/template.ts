@@ -49,9 +49,9 @@ export function templateOf(spec: any, defaults: Schemas['DefaultsView'] | null):
   }
   const wall = seconds(spec?.wall_clock);
   if (wall !== undefined && wall !== defaults?.wall_clock_s) limits.wall_clock_s = wall;
-  const wait = seconds(spec?.outward?.wait);
+  const wait = seconds(spec?.egress_settings?.wait);
   const budget = Object.fromEntries(Object.entries<any>(agent.budget ?? {}).filter(([name, most]) => most !== null && most !== (defaults?.budget as Record<string, unknown> | undefined)?.[name]));
-  const secrets = Object.fromEntries(Object.entries<any>(spec?.outward?.secrets ?? {}).map(([name, secret]) => [name, { hosts: secret.hosts }]));
+  const secrets = Object.fromEntries(Object.entries<any>(spec?.egress_settings?.secrets ?? {}).map(([name, secret]) => [name, { hosts: secret.hosts }]));
   const all: Record<string, unknown> = {
     name: spec?.name,
     image: spec?.image === 'host' ? 'host' : spec?.image?.named,
@@ -61,7 +61,7 @@ export function templateOf(spec: any, defaults: Schemas['DefaultsView'] | null):
     limits,
     egress: isSame(spec?.egress, defaults?.egress) ? undefined : spec?.egress,
     egress_wait_s: wait || undefined,
-    network: spec?.outward?.allowance,
+    network: spec?.egress_settings?.allowance,
     secrets,
     environment: spec?.environment,
     labels: spec?.labels,

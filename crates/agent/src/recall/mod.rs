@@ -19,20 +19,20 @@ use context::recall::{self, History, Hit, Index, Query};
 use context::{CallResult, ContextError, Entry, EntryBody, EventId};
 use model::Embeddings;
 
-use crate::record::{Record, RecordKind};
+use crate::conversation::{Record, RecordKind};
 
 /// Maximum number of events in one search result.
-pub(crate) const MOST_HITS: usize = 8;
+pub(crate) const MAX_HITS: usize = 8;
 /// At most this many bytes of one event go to the embeddings model, which reads only a few hundred words.
-const MOST_EMBEDDED: usize = 6_000;
+const MAX_EMBEDDED: usize = 6_000;
 /// Maximum number of bytes of complete outputs that one search reads to find matching lines.
-const MOST_SHOWN_BYTES: usize = 32 * 1024 * 1024;
+const MAX_SHOWN_BYTES: usize = 32 * 1024 * 1024;
 /// The file that names the model of the stored vectors.
 const MARKER: &str = "vectors.model";
 
 /// Access to outputs that are too large for the log.
 #[async_trait]
-pub trait WholeTexts: Send + Sync {
+pub trait OutputStore: Send + Sync {
     /// The text with this digest; `None` if it no longer exists. An error means that reading failed and may succeed
     /// later.
     async fn whole(&self, digest: &str) -> Result<Option<String>, String>;
@@ -48,29 +48,29 @@ pub struct Recall {
 struct Shared {
     folder: Option<PathBuf>,
     embeddings: Option<Embeddings>,
-    texts: Option<Arc<dyn WholeTexts>>,
+    texts: Option<Arc<dyn OutputStore>>,
     state: Mutex<State>,
     index: Mutex<Option<Index>>,
     /// Held while filling or rebuilding the index.
     filling: tokio::sync::Mutex<()>,
     /// Held while requesting vectors of events, because they must be stored in log order.
     embedding: tokio::sync::Mutex<()>,
-    question: vectors::Patience,
+    query_timeout: vectors::QueryTimeout,
 }
 
 #[derive(Default)]
 struct State {
-    /// The number of records taken over so far.
-    taken: usize,
-    waiting: VecDeque<Waiting>,
+    /// The number of records that were queued so far.
+    queued_records: usize,
+    queue: VecDeque<QueuedEvent>,
     without_vector: VecDeque<(EventId, String)>,
-    is_working: bool,
-    left_alone_until: Option<Instant>,
+    is_indexing: bool,
+    paused_until: Option<Instant>,
 }
 
 /// An event that is not indexed yet.
 #[derive(Clone)]
-struct Waiting {
+struct QueuedEvent {
     id: EventId,
     time_ms: i64,
     text: String,
@@ -81,7 +81,7 @@ struct Waiting {
 impl Recall {
     /// An index in this directory. Nothing is read or created until it is needed.
     #[must_use]
-    pub fn new(folder: PathBuf, embeddings: Option<Embeddings>, texts: Option<Arc<dyn WholeTexts>>) -> Self {
+    pub fn new(folder: PathBuf, embeddings: Option<Embeddings>, texts: Option<Arc<dyn OutputStore>>) -> Self {
         Self { shared: Arc::new(Shared { folder: Some(folder), embeddings, texts, ..Shared::default() }) }
     }
 
@@ -91,22 +91,22 @@ impl Recall {
         Self { shared: Arc::default() }
     }
 
-    fn take(&self, records: &[Record]) {
+    fn queue_new(&self, records: &[Record]) {
         let mut state = self.shared.lock();
-        let new = records.get(state.taken..).unwrap_or_default();
+        let new = records.get(state.queued_records..).unwrap_or_default();
         for record in new {
-            let (id, text) = (EventId(record.sequence), record.found_by());
+            let (id, text) = (EventId(record.sequence), record.searchable_text());
             if text.trim().is_empty() {
                 continue;
             }
             let digest = record.whole.as_ref().map(|blob| blob.digest.clone());
-            state.waiting.push_back(Waiting { id, time_ms: record.time_ms, text: text.to_owned(), digest });
+            state.queue.push_back(QueuedEvent { id, time_ms: record.time_ms, text: text.to_owned(), digest });
             if self.shared.embeddings.is_some() {
-                let end = text.floor_char_boundary(MOST_EMBEDDED);
+                let end = text.floor_char_boundary(MAX_EMBEDDED);
                 state.without_vector.push_back((id, text[..end].to_owned()));
             }
         }
-        state.taken = records.len();
+        state.queued_records = records.len();
     }
 
     /// Indexes these records in the background.
@@ -114,13 +114,13 @@ impl Recall {
         if self.shared.folder.is_none() {
             return;
         }
-        self.take(records);
+        self.queue_new(records);
         {
             let mut state = self.shared.lock();
-            if state.is_working {
+            if state.is_indexing {
                 return;
             }
-            state.is_working = true;
+            state.is_indexing = true;
         }
         let shared = Arc::clone(&self.shared);
         tokio::spawn(async move {
@@ -128,7 +128,7 @@ impl Recall {
                 tracing::warn!(%error, "the index of a job's history cannot be written");
             }
             shared.embed_waiting().await;
-            shared.lock().is_working = false;
+            shared.lock().is_indexing = false;
         });
     }
 
@@ -142,7 +142,7 @@ impl Recall {
         match self.try_search(query, records, now_ms).await {
             // Rebuild the index from the log, once.
             Err(error) if is_damage(&error) => {
-                self.shared.start_anew(&error).await;
+                self.shared.rebuild(&error).await;
                 self.try_search(query, records, now_ms).await
             }
             done => done,
@@ -150,21 +150,21 @@ impl Recall {
     }
 
     async fn try_search(&self, query: &str, records: &[Record], now_ms: i64) -> Result<String, ContextError> {
-        self.take(records);
+        self.queue_new(records);
         self.shared.catch_up(now_ms).await?;
         let (vector, note) = match self.shared.vector_of(query).await {
             Ok(vector) => (vector, ""),
             Err(()) => (None, "[by words alone: the embeddings model did not answer]\n"),
         };
-        let asked = query.to_owned();
+        let owned_query = query.to_owned();
         let (hits, events) = self
             .shared
             .with_index(move |index| {
-                let query = Query { text: &asked, vector: vector.as_deref(), limit: MOST_HITS };
+                let query = Query { text: &owned_query, vector: vector.as_deref(), limit: MAX_HITS };
                 Ok((index.search(query)?, index.len()))
             })
             .await?;
-        let found = Found { records, whole: self.whole_texts(&hits, records).await };
+        let found = RecordHistory { records, whole: self.whole_texts(&hits, records).await };
         Ok(note.to_owned() + &recall::answer(&hits, events, &found, query)?)
     }
 
@@ -172,7 +172,7 @@ impl Recall {
     async fn whole_texts(&self, hits: &[Hit], records: &[Record]) -> HashMap<EventId, String> {
         let mut texts = HashMap::new();
         let Some(source) = &self.shared.texts else { return texts };
-        let mut room = MOST_SHOWN_BYTES as u64;
+        let mut room = MAX_SHOWN_BYTES as u64;
         for hit in hits {
             let Some(blob) = record_of(records, hit.id).and_then(|record| record.whole.as_ref()) else {
                 continue;
@@ -239,16 +239,16 @@ impl Shared {
     }
 
     /// Deletes a damaged index; everything is indexed again from the records.
-    async fn start_anew(&self, why: &ContextError) {
+    async fn rebuild(&self, cause: &ContextError) {
         let _turn = self.filling.lock().await;
-        tracing::warn!(error = %why, "the index of a job's history is made again");
+        tracing::warn!(error = %cause, "the index of a job's history is made again");
         *self.index.lock().unwrap_or_else(PoisonError::into_inner) = None;
         if let Some(folder) = &self.folder {
             let _ = std::fs::remove_dir_all(folder);
         }
         let mut state = self.lock();
-        state.taken = 0;
-        state.waiting.clear();
+        state.queued_records = 0;
+        state.queue.clear();
         state.without_vector.clear();
     }
 
@@ -260,14 +260,14 @@ impl Shared {
         if let Err(error) = &done
             && is_damage(error)
         {
-            self.start_anew(error).await;
+            self.rebuild(error).await;
         }
         done
     }
 
     async fn add_waiting(self: &Arc<Self>, now_ms: i64) -> Result<(), ContextError> {
         loop {
-            let Some(mut next) = self.lock().waiting.front().cloned() else { break };
+            let Some(mut next) = self.lock().queue.front().cloned() else { break };
             if let (Some(digest), Some(texts)) = (&next.digest, &self.texts) {
                 match texts.whole(digest).await {
                     Ok(Some(whole)) => next.text = whole,
@@ -286,7 +286,7 @@ impl Shared {
             };
             let committed = self.with_index(add).await?;
             // It is in the index even if writing to disk failed.
-            self.lock().waiting.pop_front_if(|first| first.id == id);
+            self.lock().queue.pop_front_if(|first| first.id == id);
             committed?;
         }
         self.with_index(move |index| index.commit_if_due(now_ms)).await
@@ -308,12 +308,12 @@ fn record_of(records: &[Record], id: EventId) -> Option<&Record> {
 }
 
 /// Gives the search access to the records' texts.
-struct Found<'a> {
+struct RecordHistory<'a> {
     records: &'a [Record],
     whole: HashMap<EventId, String>,
 }
 
-impl History for Found<'_> {
+impl History for RecordHistory<'_> {
     fn entry(&self, id: EventId) -> Result<Option<Entry>, ContextError> {
         let Some(record) = record_of(self.records, id) else { return Ok(None) };
         let text = self.whole.get(&id).unwrap_or(&record.text).clone();

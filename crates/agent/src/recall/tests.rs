@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use model::scripted::ScriptedEmbeddings;
 
-use super::vectors::Patience;
+use super::vectors::QueryTimeout;
 use super::*;
 
 fn record(sequence: u64, text: &str) -> Record {
@@ -13,7 +13,7 @@ fn record(sequence: u64, text: &str) -> Record {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn events_are_found_by_parts_of_identifiers_with_their_neighbours_also_after_a_restart_or_damage() {
+async fn search_survives_restart_and_index_damage() {
     let folder = std::env::temp_dir().join(format!("caisson-recall-{}", std::process::id()));
     let records: Vec<Record> = (1..400)
         .map(|number| {
@@ -41,7 +41,7 @@ fn folder(name: &str) -> PathBuf {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn damage_that_only_a_search_meets_makes_the_index_anew() {
+async fn index_damage_found_by_a_search_triggers_a_rebuild() {
     let folder = folder("damage");
     let records: Vec<Record> = (1..400)
         .map(|number| record(number, &format!("step {number} calls parseHeader{number}()")))
@@ -70,7 +70,7 @@ async fn damage_that_only_a_search_meets_makes_the_index_anew() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn events_that_could_not_be_added_are_added_later() {
+async fn failed_index_additions_are_retried() {
     let place = folder("later");
     std::fs::write(&place, "a file where a folder should be").unwrap();
     let recall = Recall::new(place.join("recall"), None, None);
@@ -85,13 +85,13 @@ async fn events_that_could_not_be_added_are_added_later() {
 }
 
 /// Outputs in memory whose first reads fail.
-struct Texts {
+struct MemoryStore {
     texts: HashMap<String, String>,
     failures: Mutex<u32>,
 }
 
 #[async_trait]
-impl WholeTexts for Texts {
+impl OutputStore for MemoryStore {
     async fn whole(&self, digest: &str) -> Result<Option<String>, String> {
         let mut failures = self.failures.lock().unwrap();
         if *failures > 0 {
@@ -103,13 +103,13 @@ impl WholeTexts for Texts {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_word_in_the_middle_of_a_large_output_is_found_also_when_it_could_not_be_read_at_first() {
+async fn large_outputs_are_indexed_after_a_failed_first_read() {
     let folder = folder("whole");
     let filler: String = (1..=20_000).map(|line| format!("line {line} says nothing\n")).collect();
     let whole = format!("{filler}needleOfTheMiddle_4711\n{filler}");
-    let capped = context::output::cap(&whole);
+    let capped = context::output_cap::cap(&whole);
     let blob = capped.blob.unwrap();
-    let texts = Texts { texts: HashMap::from([(blob.digest.clone(), whole)]), failures: Mutex::new(1) };
+    let texts = MemoryStore { texts: HashMap::from([(blob.digest.clone(), whole)]), failures: Mutex::new(1) };
     let large = Record { whole: Some(blob), ..record(2, &capped.text) };
     let records = [record(1, "before"), large, record(3, "after")];
     let recall = Recall::new(folder.clone(), None, Some(Arc::new(texts)));
@@ -137,15 +137,16 @@ impl Gate {
             self.changed.notify_all();
             drop(self.changed.wait_while(now, |now| !now.1).unwrap());
         }
-        let is_fruit = |text: &&str| f32::from(u8::from(text.contains("pear") || text.contains("fruit")));
-        Some(texts.iter().map(|text| vec![is_fruit(text), 0.1]).collect())
+        let fruit_score = |text: &&str| f32::from(u8::from(text.contains("pear") || text.contains("fruit")));
+        Some(texts.iter().map(|text| vec![fruit_score(text), 0.1]).collect())
     }
 
     /// Waits until this many requests for events have arrived.
     fn wait_for(&self, requests: usize) {
         let now = self.state.lock().unwrap();
-        let patience = Duration::from_secs(120);
-        let (_now, timeout) = self.changed.wait_timeout_while(now, patience, |now| now.0 < requests).unwrap();
+        let timeout_limit = Duration::from_secs(120);
+        let (_now, timeout) =
+            self.changed.wait_timeout_while(now, timeout_limit, |now| now.0 < requests).unwrap();
         assert!(!timeout.timed_out(), "nobody asks for vectors");
     }
 
@@ -156,18 +157,18 @@ impl Gate {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_question_does_not_wait_for_a_slow_backlog_and_no_vector_is_lost_by_asking() {
+async fn query_does_not_wait_for_the_embedding_backlog() {
     let folder = folder("slow");
     let gate = Arc::new(Gate::default());
-    let answering = Arc::clone(&gate);
-    let server = ScriptedEmbeddings::start(move |texts| answering.vectors_of(texts)).unwrap();
+    let server_gate = Arc::clone(&gate);
+    let server = ScriptedEmbeddings::start(move |texts| server_gate.vectors_of(texts)).unwrap();
     let settings = model::Settings { name: Some(server.name()), ..model::Settings::default() };
     let embeddings = Embeddings::new(&settings, "context.embeddings").unwrap();
     let recall = Recall {
         shared: Arc::new(Shared {
             folder: Some(folder.clone()),
             embeddings: Some(embeddings),
-            question: Patience(Duration::from_secs(60)),
+            query_timeout: QueryTimeout(Duration::from_secs(60)),
             ..Shared::default()
         }),
     };

@@ -4,21 +4,21 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use context::EventId;
-use model::MOST_TEXTS;
+use model::MAX_TEXTS;
 
 use super::Shared;
 
 /// Time limit of a request for the vectors of events.
-const PATIENCE: Duration = Duration::from_secs(30);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a query waits for missing vectors of events. The rest arrives in the background.
-const BACKLOG_PATIENCE: Duration = Duration::from_secs(5);
+const BACKLOG_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a failed embeddings server is not used.
 const PAUSE: Duration = Duration::from_secs(30);
 
 /// Time limit of a request for the vector of a query.
-pub(super) struct Patience(pub(super) Duration);
+pub(super) struct QueryTimeout(pub(super) Duration);
 
-impl Default for Patience {
+impl Default for QueryTimeout {
     fn default() -> Self {
         Self(Duration::from_secs(5))
     }
@@ -31,11 +31,11 @@ impl Shared {
         let _turn = self.embedding.lock().await;
         while let Some(batch) = self.next_batch().await {
             let texts: Vec<&str> = batch.iter().map(|(_, text)| text.as_str()).collect();
-            let vectors = match embeddings.embed(&texts, PATIENCE).await {
+            let vectors = match embeddings.embed(&texts, REQUEST_TIMEOUT).await {
                 Ok(vectors) => vectors,
                 Err(error) => {
                     tracing::warn!(%error, "events get no vectors for now");
-                    self.lock().left_alone_until = Some(Instant::now() + PAUSE);
+                    self.lock().paused_until = Some(Instant::now() + PAUSE);
                     return;
                 }
             };
@@ -54,7 +54,7 @@ impl Shared {
     }
 
     async fn next_batch(self: &Arc<Self>) -> Option<Vec<(EventId, String)>> {
-        if self.is_left_alone() || self.lock().without_vector.is_empty() {
+        if self.is_paused_after_failure() || self.lock().without_vector.is_empty() {
             return None;
         }
         let newest = self.with_index(|index| Ok(index.newest_vector())).await.ok()?;
@@ -62,29 +62,29 @@ impl Shared {
         while state.without_vector.front().is_some_and(|(id, _)| newest.is_some_and(|newest| newest >= *id)) {
             state.without_vector.pop_front();
         }
-        let batch: Vec<_> = state.without_vector.iter().take(MOST_TEXTS).cloned().collect();
+        let batch: Vec<_> = state.without_vector.iter().take(MAX_TEXTS).cloned().collect();
         (!batch.is_empty()).then_some(batch)
     }
 
-    fn is_left_alone(&self) -> bool {
-        self.lock().left_alone_until.is_some_and(|until| Instant::now() < until)
+    fn is_paused_after_failure(&self) -> bool {
+        self.lock().paused_until.is_some_and(|until| Instant::now() < until)
     }
 
     /// The vector of a query; `None` if no model is configured.
     pub(super) async fn vector_of(self: &Arc<Self>, query: &str) -> Result<Option<Vec<f32>>, ()> {
         let Some(embeddings) = &self.embeddings else { return Ok(None) };
-        if self.is_left_alone() {
+        if self.is_paused_after_failure() {
             return Err(());
         }
         let shared = Arc::clone(self);
         // A separate task, so that it continues in the background after the timeout.
         let backlog = tokio::spawn(async move { shared.embed_waiting().await });
-        let _ = tokio::time::timeout(BACKLOG_PATIENCE, backlog).await;
-        match embeddings.embed(&[query], self.question.0).await {
+        let _ = tokio::time::timeout(BACKLOG_TIMEOUT, backlog).await;
+        match embeddings.embed(&[query], self.query_timeout.0).await {
             Ok(mut vectors) => Ok(vectors.pop()),
             Err(error) => {
                 tracing::warn!(%error, "a question gets no vector");
-                self.lock().left_alone_until = Some(Instant::now() + PAUSE);
+                self.lock().paused_until = Some(Instant::now() + PAUSE);
                 Err(())
             }
         }

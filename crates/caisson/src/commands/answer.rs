@@ -7,9 +7,10 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use crate::cli::{OutputArguments, ServerArguments};
+use crate::arguments::{OutputArguments, ServerArguments};
 use crate::client::Client;
-use crate::ids;
+use crate::client::ids;
+use crate::output::{print, print_json};
 
 /// `caisson answer`
 #[derive(Debug, Args)]
@@ -76,9 +77,9 @@ pub(crate) async fn run(arguments: AnswerArguments) -> Result<ExitCode> {
     let path = format!("/v1/jobs/{id}/requests/{}", arguments.request);
     let job = client.post(&path, &Value::Object(body)).await?;
     if arguments.output.json {
-        super::print_json(&job)?;
+        print_json(&job)?;
     } else {
-        super::print(&format!("{} is answered\n", arguments.request))?;
+        print(&format!("{} is answered\n", arguments.request))?;
     }
     Ok(ExitCode::SUCCESS)
 }

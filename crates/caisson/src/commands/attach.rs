@@ -5,9 +5,9 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Args;
 
-use crate::cli::ServerArguments;
+use crate::arguments::ServerArguments;
 use crate::client::Client;
-use crate::{ids, stream};
+use crate::client::{exec, ids};
 
 /// `caisson attach`
 #[derive(Debug, Args)]
@@ -27,5 +27,5 @@ pub(crate) struct AttachArguments {
 pub(crate) async fn run(arguments: AttachArguments) -> Result<ExitCode> {
     let client = Client::new(&arguments.server)?;
     let target = ids::target(&client, &arguments.id).await?;
-    stream::run(&client, &target, super::shell::shell()).await
+    exec::run(&client, &target, super::shell::shell()).await
 }

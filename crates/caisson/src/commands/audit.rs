@@ -6,14 +6,15 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, Subcommand};
 use orchestrator::{
-    AuditReport, FileState, JobAudit, Kept, TrustedKeys, deeds_of, export_deletions, export_heads,
-    find_audited, verify_audit,
+    AuditReport, ExternalRecords, FileState, JobAudit, TrustedKeys, export_deletions, export_heads,
+    find_job_id, user_actions_of, verify_audit,
 };
 
-use crate::cli::{HostArguments, OutputArguments};
+use crate::arguments::{HostArguments, OutputArguments};
 use crate::config::Config;
-use crate::table::Table;
-use crate::terminal::harmless;
+use crate::output::table::Table;
+use crate::output::terminal::strip_control_characters;
+use crate::output::{print, print_json};
 
 /// `caisson audit`
 #[derive(Debug, Args)]
@@ -85,9 +86,9 @@ Examples:
     },
     /// Lists what people did to a job over the API: who, with which key, and what.
     #[command(
-        after_help = "Examples:\n  caisson audit deeds 1c2d4e6f\n  caisson audit deeds 1c2d4e6f --json"
+        after_help = "Examples:\n  caisson audit actions 1c2d4e6f\n  caisson audit actions 1c2d4e6f --json"
     )]
-    Deeds {
+    Actions {
         /// The job.
         #[arg(value_name = "ID")]
         id: String,
@@ -112,16 +113,16 @@ pub(crate) fn run(arguments: AuditArguments) -> Result<ExitCode> {
     match arguments.action {
         Action::Verify { id, head, key, host, output } => verify(id, head, &key, &host, &output),
         Action::ExportHead { id, all, deleted: _, host, output: _ } => export(id.as_deref(), all, &host),
-        Action::Deeds { id, host, output } => deeds(&id, &host, output),
+        Action::Actions { id, host, output } => actions(&id, &host, output),
         Action::Key { host, output } => {
             let path = Config::load(&host, &[], false)?.data.join(orchestrator::PUBLIC_KEY_FILE);
             let key = std::fs::read_to_string(&path).with_context(|| {
                 format!("reading {}: a server makes it at its first start", path.display())
             })?;
             if output.json {
-                super::print_json(&serde_json::json!({ "key": key.trim() }))?;
+                print_json(&serde_json::json!({ "key": key.trim() }))?;
             } else {
-                super::print(&key)?;
+                print(&key)?;
             }
             Ok(ExitCode::SUCCESS)
         }
@@ -140,20 +141,20 @@ fn verify(
         Some(path) => {
             let text =
                 std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-            Kept::read(&text).map_err(|why| anyhow!("{}: {why}", path.display()))?
+            ExternalRecords::read(&text).map_err(|why| anyhow!("{}: {why}", path.display()))?
         }
-        None => Kept::default(),
+        None => ExternalRecords::default(),
     };
     let trusted = if keys.is_empty() { TrustedKeys::of_folder(&data) } else { read_keys(keys, &kept)? };
-    let job = id.map(|id| find_audited(&data, &id, &kept)).transpose()?;
+    let job = id.map(|id| find_job_id(&data, &id, &kept)).transpose()?;
     let report =
         verify_audit(&data, job, &kept, &trusted).with_context(|| format!("checking {}", data.display()))?;
-    super::print(&if output.json { serde_json::to_string_pretty(&report)? + "\n" } else { text(&report) })?;
+    print(&if output.json { serde_json::to_string_pretty(&report)? + "\n" } else { text(&report) })?;
     Ok(if report.is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The trusted keys, each given literally or in a file. The kept heads must be signed by one of them.
-fn read_keys(typed: &[String], kept: &Kept) -> Result<TrustedKeys> {
+fn read_keys(typed: &[String], kept: &ExternalRecords) -> Result<TrustedKeys> {
     let texts: Vec<String> =
         typed.iter().map(|key| std::fs::read_to_string(key).unwrap_or_else(|_| key.clone())).collect();
     let lines: Vec<String> = texts
@@ -177,8 +178,8 @@ fn export(id: Option<&str>, all: bool, host: &HostArguments) -> Result<ExitCode>
         export_deletions(&data)?.iter().try_for_each(print_line)?;
         return Ok(ExitCode::SUCCESS);
     };
-    let job = find_audited(&data, id, &Kept::default())?;
-    let Kept { heads, tombstones } = export_heads(&data, job)?;
+    let job = find_job_id(&data, id, &ExternalRecords::default())?;
+    let ExternalRecords { heads, tombstones } = export_heads(&data, job)?;
     let chosen =
         if all { heads.as_slice() } else { heads.last().map(std::slice::from_ref).unwrap_or_default() };
     if chosen.is_empty() && tombstones.is_empty() {
@@ -190,31 +191,31 @@ fn export(id: Option<&str>, all: bool, host: &HostArguments) -> Result<ExitCode>
 }
 
 fn print_line(line: &impl serde::Serialize) -> Result<()> {
-    super::print(&(serde_json::to_string(line)? + "\n"))
+    print(&(serde_json::to_string(line)? + "\n"))
 }
 
-fn deeds(id: &str, host: &HostArguments, output: OutputArguments) -> Result<ExitCode> {
+fn actions(id: &str, host: &HostArguments, output: OutputArguments) -> Result<ExitCode> {
     let data = Config::load(host, &[], false)?.data;
-    let deeds = deeds_of(&data, find_audited(&data, id, &Kept::default())?)?;
+    let actions = user_actions_of(&data, find_job_id(&data, id, &ExternalRecords::default())?)?;
     if output.json {
-        deeds.iter().try_for_each(print_line)?;
+        actions.iter().try_for_each(print_line)?;
         return Ok(ExitCode::SUCCESS);
     }
-    if deeds.is_empty() {
-        super::print("nobody did anything to it over the API\n")?;
+    if actions.is_empty() {
+        print("nobody did anything to it over the API\n")?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut table = Table::new(&["TIME", "WHO", "KEY", "WHAT"]);
-    for deed in &deeds {
-        let actor = deed.done_by.as_ref();
+    for action in &actions {
+        let actor = action.actor.as_ref();
         table.add(vec![
-            orchestrator::format_time(deed.time_ms).into(),
+            orchestrator::format_time(action.time_ms).into(),
             actor.map(|actor| actor.name.clone()).unwrap_or_default().into(),
             actor.and_then(|actor| actor.key.as_ref()).map_or("-".to_owned(), ToString::to_string).into(),
-            orchestrator::what_happened(&deed.body).lines().next().unwrap_or_default().to_owned().into(),
+            orchestrator::what_happened(&action.body).lines().next().unwrap_or_default().to_owned().into(),
         ]);
     }
-    super::print(&table.show())?;
+    print(&table.show())?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -232,11 +233,11 @@ fn text(report: &AuditReport) -> String {
     if report.deleted > 0 {
         text += &format!("{} were deleted, as the server has signed\n", report.deleted);
     }
-    text + &what_was_checked(&report.jobs)
+    text + &describe_checks(&report.jobs)
 }
 
 /// Which removals of heads this check would have detected.
-fn what_was_checked(jobs: &[JobAudit]) -> String {
+fn describe_checks(jobs: &[JobAudit]) -> String {
     let jobs: Vec<&JobAudit> = jobs.iter().filter(|job| job.deletion.is_none()).collect();
     let count = jobs.len();
     if count == 0 {
@@ -247,17 +248,13 @@ fn what_was_checked(jobs: &[JobAudit]) -> String {
         all if all == count => format!("checked: {what}\n"),
         some => format!("checked for {some} of {count} jobs: {what}; {needs}\n"),
     };
-    let between = jobs.iter().filter(|job| job.heads_checked.between).count();
     let newest = jobs.iter().filter(|job| job.heads_checked.newest_until.is_some()).count();
-    line(
-        between,
-        "whether signed heads between others were removed",
-        "heads of earlier versions are not chained",
-    ) + &line(
-        newest,
-        "whether the newest signed heads were removed, up to the heads that were kept elsewhere",
-        "this takes --head with heads of the job",
-    )
+    "checked: whether signed heads between others were removed\n".to_owned()
+        + &line(
+            newest,
+            "whether the newest signed heads were removed, up to the heads that were kept elsewhere",
+            "this takes --head with heads of the job",
+        )
 }
 
 fn text_of(audit: &JobAudit) -> String {
@@ -278,7 +275,8 @@ fn text_of(audit: &JobAudit) -> String {
     match deletion {
         Some(deletion) => {
             let key = deletion.by_key.as_ref().map_or(String::new(), |key| format!(" (key {key})"));
-            let (by, when) = (harmless(&deletion.by), orchestrator::format_time(deletion.time_ms));
+            let (by, when) =
+                (strip_control_characters(&deletion.by), orchestrator::format_time(deletion.time_ms));
             text += &format!("deleted by {by}{key} at {when} after {} events", deletion.sequence);
         }
         None => {

@@ -7,8 +7,9 @@ use anyhow::{Context, Result};
 use clap::Args;
 use orchestrator::BackupReport;
 
-use crate::cli::HostArguments;
+use crate::arguments::HostArguments;
 use crate::config::Config;
+use crate::output::print;
 
 /// `caisson backup`
 #[derive(Debug, Args)]
@@ -70,7 +71,7 @@ pub(crate) fn restore(arguments: &RestoreArguments) -> Result<ExitCode> {
 }
 
 fn show(report: &BackupReport, made: &Path, json: bool) -> Result<ExitCode> {
-    super::print(&if json { serde_json::to_string_pretty(report)? + "\n" } else { text(report, made) })?;
+    print(&if json { serde_json::to_string_pretty(report)? + "\n" } else { text(report, made) })?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -92,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_job_that_went_away_is_named() {
+    fn job_missing_from_backup_is_reported() {
         let report = BackupReport {
             created: "2030-01-01T00:00:00Z".into(),
             jobs: 2,

@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::Args;
 use serde_json::json;
 
-use super::ask::{Asked, JobsArguments, ask};
+use super::job_requests::{JobRequest, JobsArguments, send_to_all};
 
 /// `caisson cancel`
 #[derive(Debug, Args)]
@@ -22,5 +22,5 @@ pub(crate) struct CancelArguments {
 }
 
 pub(crate) async fn run(arguments: CancelArguments) -> Result<ExitCode> {
-    ask(&arguments.jobs, &Asked { route: "cancel", body: json!({}), said: "will end" }).await
+    send_to_all(&arguments.jobs, &JobRequest { route: "cancel", body: json!({}), done: "will end" }).await
 }

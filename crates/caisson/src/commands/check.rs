@@ -7,10 +7,11 @@ use anyhow::Result;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use crate::cli::{HostArguments, OutputArguments};
-use crate::config_check::{self, Report};
-use crate::table::{Cell, Table};
-use crate::terminal::Colours;
+use crate::arguments::{HostArguments, OutputArguments};
+use crate::config::check::{self, Report};
+use crate::output::table::{Cell, Table};
+use crate::output::terminal::Colours;
+use crate::output::{EXIT_FAILED, print, print_json};
 
 /// `caisson config`
 #[derive(Debug, Args)]
@@ -50,20 +51,20 @@ Examples:
 pub(crate) fn run(arguments: ConfigArguments) -> Result<ExitCode> {
     let Action::Check { file, quiet, mut host, output } = arguments.action;
     host.config = host.config.or(file);
-    let report = config_check::check(&host)?;
+    let report = check::check(&host)?;
     if output.json {
-        super::print_json(&document(&report))?;
+        print_json(&document(&report))?;
     } else if !quiet || !report.problems.is_empty() {
-        super::print(&describe(&report))?;
+        print(&describe(&report))?;
     }
-    Ok(if report.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(super::EXIT_FAILED) })
+    Ok(if report.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_FAILED) })
 }
 
 fn describe(report: &Report) -> String {
     let colours = Colours::of_output();
     let mut text = String::new();
     for problem in &report.problems {
-        text += &format!("{}: {}\n", colours.paint("31", &problem.place), problem.text);
+        text += &format!("{}: {}\n", colours.paint("31", &problem.location), problem.text);
         if let Some(about) = &problem.about {
             text += &format!("    {about}\n");
         }
@@ -95,7 +96,7 @@ fn document(report: &Report) -> Value {
     let problems: Vec<Value> = report
         .problems
         .iter()
-        .map(|problem| json!({"place": problem.place, "problem": problem.text, "about": problem.about}))
+        .map(|problem| json!({"place": problem.location, "problem": problem.text, "about": problem.about}))
         .collect();
     let settings: Vec<Value> = report
         .settings

@@ -3,10 +3,10 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{Args, CommandFactory};
+use clap::{Args, Command};
 use clap_complete::Shell;
 
-use crate::cli::Cli;
+use crate::output::print;
 
 /// `caisson completions`
 #[derive(Debug, Args)]
@@ -21,9 +21,10 @@ pub(crate) struct CompletionsArguments {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "every command takes its arguments the same way")]
-pub(crate) fn run(arguments: CompletionsArguments) -> Result<ExitCode> {
+/// Prints the completions of `command`, the whole program.
+pub(crate) fn run(arguments: CompletionsArguments, mut command: Command) -> Result<ExitCode> {
     let mut script = Vec::new();
-    clap_complete::generate(arguments.shell, &mut Cli::command(), "caisson", &mut script);
-    super::print(&String::from_utf8_lossy(&script))?;
+    clap_complete::generate(arguments.shell, &mut command, "caisson", &mut script);
+    print(&String::from_utf8_lossy(&script))?;
     Ok(ExitCode::SUCCESS)
 }

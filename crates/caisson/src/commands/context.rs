@@ -6,9 +6,10 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 use reqwest::Method;
 
-use crate::cli::{OutputArguments, ServerArguments};
+use crate::arguments::{OutputArguments, ServerArguments};
 use crate::client::Client;
-use crate::ids;
+use crate::client::ids;
+use crate::output::{print, print_json};
 
 /// `caisson context`
 #[derive(Debug, Args)]
@@ -47,11 +48,11 @@ pub(crate) async fn run(arguments: ContextArguments) -> Result<ExitCode> {
         None => String::new(),
     };
     if arguments.output.json {
-        super::print_json(&client.get(&format!("/v1/jobs/{id}/context?format=json{at}")).await?)?;
+        print_json(&client.get(&format!("/v1/jobs/{id}/context?format=json{at}")).await?)?;
         return Ok(ExitCode::SUCCESS);
     }
     let request = client.request(Method::GET, &format!("/v1/jobs/{id}/context?format=text{at}"));
     let text = client.send(request).await?.text().await.context("reading the prompt")?;
-    super::print(&text)?;
+    print(&text)?;
     Ok(ExitCode::SUCCESS)
 }

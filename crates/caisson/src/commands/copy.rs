@@ -9,13 +9,14 @@ use clap::Args;
 use reqwest::{Method, Response};
 use serde_json::{Value, json};
 
-use super::arrival::Arrival;
+use super::copy_destination::CopyDestination;
 use super::transfer::Transfer;
-use super::upload::{self, Links, UploadKind, encode, join};
-use crate::cli::{OutputArguments, ServerArguments};
+use super::upload::{self, SymlinkPolicy, UploadKind, encode, join};
+use crate::arguments::{OutputArguments, ServerArguments};
 use crate::client::Client;
-use crate::failure;
-use crate::ids::{self, Target};
+use crate::client::ids::{self, Target};
+use crate::coded_error::has_code;
+use crate::output::{print, print_json};
 
 /// `caisson cp`
 #[derive(Debug, Args)]
@@ -41,20 +42,20 @@ pub(crate) struct CopyArguments {
 }
 
 /// Server errors about a single file, for example because it is unreadable or its name is not UTF-8.
-const OF_FILES: [&str; 3] = ["file_not_found", "permission_denied", "bad_path"];
+const FILE_ERRORS: [&str; 3] = ["file_not_found", "permission_denied", "invalid_path"];
 
 /// A local path or a path in a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum End {
-    Here(PathBuf),
-    There { id: String, path: String },
+enum Endpoint {
+    Local(PathBuf),
+    Sandbox { id: String, path: String },
 }
 
-impl End {
+impl Endpoint {
     fn parse(text: &str) -> Self {
         match text.split_once(':') {
-            Some((id, path)) if is_id(id) => Self::There { id: id.to_owned(), path: in_workspace(path) },
-            _ => Self::Here(text.into()),
+            Some((id, path)) if is_id(id) => Self::Sandbox { id: id.to_owned(), path: in_workspace(path) },
+            _ => Self::Local(text.into()),
         }
     }
 
@@ -83,26 +84,26 @@ fn in_workspace(path: &str) -> String {
 
 pub(crate) async fn run(arguments: CopyArguments) -> Result<ExitCode> {
     let client = Client::new(&arguments.server)?;
-    let files = match (End::parse(&arguments.source), End::parse(&arguments.destination)) {
-        (End::Here(from), End::There { id, path }) => {
-            let target = End::find(&client, &id, &path).await?;
+    let files = match (Endpoint::parse(&arguments.source), Endpoint::parse(&arguments.destination)) {
+        (Endpoint::Local(from), Endpoint::Sandbox { id, path }) => {
+            let target = Endpoint::find(&client, &id, &path).await?;
             copy_in(&client, &target, &from, &path).await?
         }
-        (End::There { id, path }, End::Here(to)) => {
-            let target = End::find(&client, &id, &path).await?;
+        (Endpoint::Sandbox { id, path }, Endpoint::Local(to)) => {
+            let target = Endpoint::find(&client, &id, &path).await?;
             copy_out(&client, &target, &path, &to).await?
         }
-        (End::Here(_), End::Here(_)) => {
+        (Endpoint::Local(_), Endpoint::Local(_)) => {
             bail!("neither path is in a sandbox; write one as ID:PATH, with the id or its first letters")
         }
-        (End::There { .. }, End::There { .. }) => {
+        (Endpoint::Sandbox { .. }, Endpoint::Sandbox { .. }) => {
             bail!("both paths are in a sandbox; copy to here first, then from here")
         }
     };
     if arguments.output.json {
-        super::print_json(&json!({ "files": files }))?;
+        print_json(&json!({ "files": files }))?;
     } else {
-        super::print(&format!("{files} {}\n", if files == 1 { "file" } else { "files" }))?;
+        print(&format!("{files} {}\n", if files == 1 { "file" } else { "files" }))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -115,7 +116,7 @@ async fn copy_in(client: &Client, target: &Target, from: &Path, to: &str) -> Res
     let is_folder = to.is_empty() || to.ends_with('/') || is_folder_there(client, target, to).await?;
     let to = if is_folder { join(to, &name) } else { to.to_owned() };
     let mut uploads = Vec::new();
-    upload::add(&whole, &to, Links::Copied, &mut uploads)?;
+    upload::add(&whole, &to, SymlinkPolicy::Copy, &mut uploads)?;
     upload::send_all(client, target, &uploads).await?;
     Ok(uploads.iter().filter(|upload| upload.kind != UploadKind::EmptyFolder).count())
 }
@@ -140,7 +141,7 @@ async fn copy_out(client: &Client, target: &Target, from: &str, to: &Path) -> Re
         to.into()
     };
     let transfer = Transfer::receiving_uncounted();
-    let mut arrival = Arrival::default();
+    let mut destination = CopyDestination::default();
     // Still to copy: path, local path, and permissions if they are known.
     let mut waiting = vec![(from.to_owned(), to, None)];
     let mut left_out = 0;
@@ -149,7 +150,7 @@ async fn copy_out(client: &Client, target: &Target, from: &str, to: &Path) -> Re
         let response = match client.send(client.request(Method::GET, &target.path(&rest))).await {
             Ok(response) => response,
             // Skips a file within a folder: it may have been removed since it was listed, or be unreadable.
-            Err(error) if mode.is_some() && failure::has_code(&error, &OF_FILES) => {
+            Err(error) if mode.is_some() && has_code(&error, &FILE_ERRORS) => {
                 transfer.say(&format!("`{from}` is left out: {error:#}"));
                 left_out += 1;
                 continue;
@@ -158,10 +159,10 @@ async fn copy_out(client: &Client, target: &Target, from: &str, to: &Path) -> Re
         };
         if !is_listing(&response) {
             transfer.of(&from);
-            arrival.file(response, &to, mode, &transfer).await?;
+            destination.file(response, &to, mode, &transfer).await?;
             continue;
         }
-        arrival.folder(&to)?;
+        destination.folder(&to)?;
         let listing: Value = response.json().await.context("reading the listing")?;
         if listing["truncated"] == true {
             bail!("`{from}` has too many entries to list; copy its folders one by one");
@@ -173,12 +174,12 @@ async fn copy_out(client: &Client, target: &Target, from: &str, to: &Path) -> Re
             let mode = entry["mode"].as_u64().and_then(|mode| u32::try_from(mode).ok());
             match (entry["kind"].as_str(), entry["link_target"].as_str()) {
                 (Some("file" | "directory"), _) => waiting.push((path.to_owned(), to.join(name), mode)),
-                (Some("symlink"), Some(target)) => arrival.link(to.join(name), target),
+                (Some("symlink"), Some(target)) => destination.link(to.join(name), target),
                 _ => transfer.say(&format!("{path} is neither a file nor a folder and is left out")),
             }
         }
     }
-    let copied = arrival.finish()?;
+    let copied = destination.finish()?;
     if left_out > 0 {
         bail!("{copied} were copied, and {left_out} could not be");
     }
@@ -196,28 +197,28 @@ fn name_in<'a>(folder: &str, path: &'a str) -> Option<&'a str> {
 mod tests {
     use super::*;
 
-    fn there(id: &str, path: &str) -> End {
-        End::There { id: id.into(), path: path.into() }
+    fn in_sandbox(id: &str, path: &str) -> Endpoint {
+        Endpoint::Sandbox { id: id.into(), path: path.into() }
     }
 
     #[test]
     fn an_id_before_a_colon_means_the_sandbox() {
-        assert_eq!(End::parse("1c2d:src/a.txt"), there("1c2d", "src/a.txt"));
-        assert_eq!(End::parse("1c2d:"), there("1c2d", ""));
-        assert_eq!(End::parse("1c2d:/workspace/a"), there("1c2d", "a"));
-        assert_eq!(End::parse("1c2d:/app"), there("1c2d", ""));
-        assert_eq!(End::parse("1c2d:./out/"), there("1c2d", "out/"));
+        assert_eq!(Endpoint::parse("1c2d:src/a.txt"), in_sandbox("1c2d", "src/a.txt"));
+        assert_eq!(Endpoint::parse("1c2d:"), in_sandbox("1c2d", ""));
+        assert_eq!(Endpoint::parse("1c2d:/workspace/a"), in_sandbox("1c2d", "a"));
+        assert_eq!(Endpoint::parse("1c2d:/app"), in_sandbox("1c2d", ""));
+        assert_eq!(Endpoint::parse("1c2d:./out/"), in_sandbox("1c2d", "out/"));
     }
 
     #[test]
     fn anything_else_is_a_path_here() {
         for text in ["a.txt", "./1c2d:a", "/tmp/x:y", "name:with", ":a"] {
-            assert_eq!(End::parse(text), End::Here(text.into()), "{text}");
+            assert_eq!(Endpoint::parse(text), Endpoint::Local(text.into()), "{text}");
         }
     }
 
     #[test]
-    fn a_listing_cannot_lead_out_of_the_folder() {
+    fn listing_entries_cannot_escape_the_folder() {
         assert_eq!(name_in("src", "src/a"), Some("a"));
         assert_eq!(name_in("", "a"), Some("a"));
         for path in ["src/..", "src/../x", "other/a", "src/", "src/a/b"] {

@@ -5,50 +5,18 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use model::scripted::{Order, Script, ScriptedServer};
-use serde_json::{Value, json};
-use tokio::sync::OnceCell;
+use serde_json::json;
 
 use super::download;
-use super::run::{Place, watch_to_the_end};
-use super::view::View;
-use crate::cli::{HostArguments, OutputArguments, ServerArguments};
+use super::watch::view::View;
+use super::watch::{JobLocation, watch_to_end};
+use crate::arguments::{HostArguments, OutputArguments, ServerArguments};
 use crate::client::Client;
 use crate::config::Config;
-use crate::config_client;
-use crate::one_shot::OneShot;
-
-/// The recorded dialogue.
-const DIALOGUE: &str = include_str!("../demo/todo_app.json");
-const TASK: &str = "Build me a todo app in React";
-
-/// The recording, served by a scripted model for demos on a server; starts with the first demo and lasts until the
-/// server ends.
-#[derive(Default)]
-pub(crate) struct Recording(OnceCell<ScriptedServer>);
-
-impl Recording {
-    /// The job of the demo, with the recording as its model.
-    pub(crate) async fn job(&self) -> Result<Value> {
-        let start = || async {
-            // Several users may run the demo at the same time.
-            let script = Script { order: Order::Turns, ..Script::parse(DIALOGUE)? };
-            ScriptedServer::start(script).await.context("starting the recorded model")
-        };
-        let mut job = written();
-        job["model"] = json!(name_of(self.0.get_or_try_init(start).await?));
-        Ok(job)
-    }
-}
-
-/// The job without its model.
-fn written() -> Value {
-    json!({"task": TASK, "name": "demo", "egress": "packages", "acceptance": ["test -f dist/index.html"]})
-}
-
-fn name_of(model: &ScriptedServer) -> String {
-    format!("http://{}/v1#recorded-todo-app", model.address())
-}
+use crate::config::client_environment;
+use crate::demo;
+use crate::output::say;
+use crate::serve::one_shot::OneShot;
 
 /// `caisson demo`
 #[derive(Debug, Args)]
@@ -77,22 +45,20 @@ pub(crate) struct DemoArguments {
 /// Plays the dialogue against a real sandbox.
 pub(crate) async fn run(arguments: DemoArguments) -> Result<ExitCode> {
     download::check(arguments.out.as_deref())?;
-    let is_named = arguments.server.url.is_some() || config_client::named_url().is_some();
+    let is_named = arguments.server.url.is_some() || client_environment::named_url().is_some();
     let ended = if is_named { on_server(arguments).await } else { here(arguments).await };
     if ended.as_ref().is_ok_and(|code| *code == ExitCode::SUCCESS) {
-        super::say(
-            "\nNow a task of your own. Name a model, with its key in the environment:\n  \
+        say("\nNow a task of your own. Name a model, with its key in the environment:\n  \
              ANTHROPIC_API_KEY=... CAISSON_MODEL=anthropic/claude-sonnet-5 caisson serve\n\
              or start a local one (Ollama, llama.cpp), which is found by itself; `caisson models` shows what is there. Then:\n  \
-             caisson run \"Write a poem about caissons into poem.txt\"",
-        );
+             caisson run \"Write a poem about caissons into poem.txt\"");
     }
     ended
 }
 
 fn announce(json: bool) -> View {
     let mut view = View::new(json);
-    view.say(&format!("task: {TASK}"));
+    view.say(&format!("task: {}", demo::TASK));
     view.say("The answers of the model are recorded; everything else is real.");
     view
 }
@@ -104,17 +70,16 @@ async fn on_server(arguments: DemoArguments) -> Result<ExitCode> {
     let id = accepted["job_id"].as_str().context("the server sent no job id")?.to_owned();
     let mut view = announce(arguments.output.json);
     view.say(&format!("job {id}, to be watched at {}/#/jobs/{id}", client.url()));
-    watch_to_the_end(&client, Place::Server, &id, arguments.out, &mut view).await
+    watch_to_end(&client, JobLocation::Server, &id, arguments.out, &mut view).await
 }
 
 /// Runs the demo in this process.
 async fn here(arguments: DemoArguments) -> Result<ExitCode> {
-    let script = Script::parse(DIALOGUE)?;
-    let model = ScriptedServer::start(script).await.context("starting the recorded model")?;
+    let model = demo::start_model().await?;
     let host = HostArguments { config: arguments.config.clone(), ..HostArguments::default() };
     let mut config = Config::load(&host, &[], false)?;
     config.jobs.model = model::Settings {
-        name: Some(name_of(&model)),
+        name: Some(demo::model_name(&model)),
         local: false,
         is_recorded: true,
         ..model::Settings::default()
@@ -122,23 +87,12 @@ async fn here(arguments: DemoArguments) -> Result<ExitCode> {
     let (server, client) = OneShot::start(config).await?;
     let mut view = announce(arguments.output.json);
     let shown = async {
-        let accepted = client.post("/v1/jobs", &written()).await.context("the job was not accepted")?;
+        let accepted =
+            client.post("/v1/jobs", &demo::job_without_model()).await.context("the job was not accepted")?;
         let id = accepted["job_id"].as_str().context("the server sent no job id")?.to_owned();
-        watch_to_the_end(&client, Place::Here, &id, arguments.out, &mut view).await
+        watch_to_end(&client, JobLocation::ThisProcess, &id, arguments.out, &mut view).await
     };
     let ended = shown.await;
     server.end().await;
     ended
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_recorded_dialogue_can_be_read_and_says_that_it_is_one() {
-        let script = Script::parse(DIALOGUE).unwrap();
-        assert!(script.model.contains("recorded") && script.about.contains("written down beforehand"));
-        assert!(script.answers.len() > 5);
-    }
 }

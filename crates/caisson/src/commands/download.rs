@@ -12,9 +12,10 @@ use reqwest::Method;
 use serde_json::json;
 
 use super::transfer::Transfer;
-use crate::cli::{OutputArguments, ServerArguments};
+use crate::arguments::{OutputArguments, ServerArguments};
 use crate::client::Client;
-use crate::ids;
+use crate::client::ids;
+use crate::output::{print, print_json};
 
 /// `caisson download`
 #[derive(Debug, Args)]
@@ -44,9 +45,9 @@ pub(crate) async fn run(arguments: DownloadArguments) -> Result<ExitCode> {
     }
     let (path, bytes) = fetch(&client, &id, arguments.out).await?;
     if arguments.output.json {
-        super::print_json(&json!({"job_id": id, "path": path, "bytes": bytes}))?;
+        print_json(&json!({"job_id": id, "path": path, "bytes": bytes}))?;
     } else {
-        super::print(&format!("{}\n", path.display()))?;
+        print(&format!("{}\n", path.display()))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -119,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_for_the_result_is_checked_before_there_is_one() {
+    fn result_location_is_checked_before_the_job_runs() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("file"), "").unwrap();
         fs::create_dir_all(folder.path().join("taken/output.zip")).unwrap();

@@ -6,11 +6,14 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use crate::cli::{OutputArguments, ServerArguments, parse_number, parse_pair};
+use crate::arguments::{OutputArguments, ServerArguments, parse_number, parse_pair};
 use crate::client::Client;
-use crate::ids::{self, Target};
-use crate::stream::{self, Input, Start};
-use crate::{config_client, terminal};
+use crate::client::exec::{self, ExecRequest, Input};
+use crate::client::ids::{self, Target};
+use crate::config::client_environment;
+use crate::output::EXIT_COMMAND_ERROR;
+use crate::output::print_json;
+use crate::output::terminal;
 
 /// `caisson exec`
 #[derive(Debug, Args)]
@@ -70,14 +73,14 @@ pub(crate) async fn run(arguments: ExecArguments) -> Result<ExitCode> {
         }
         return run_at_once(&client, &target, &request).await;
     }
-    stream::run(&client, &target, Start { request, input }).await
+    exec::run(&client, &target, ExecRequest { body: request, input }).await
 }
 
 fn request(arguments: &ExecArguments, input: Input) -> Value {
     let mut environment: Map<String, Value> =
         arguments.environment.iter().map(|(key, value)| (key.clone(), json!(value))).collect();
     if input == Input::Terminal {
-        environment.entry("TERM").or_insert_with(|| json!(config_client::terminal_kind()));
+        environment.entry("TERM").or_insert_with(|| json!(client_environment::terminal_kind()));
     }
     let mut request = match arguments.command.as_slice() {
         [line] => json!({"command": line}),
@@ -96,9 +99,9 @@ fn request(arguments: &ExecArguments, input: Input) -> Value {
 /// One request, answered by one document with all of the output.
 async fn run_at_once(client: &Client, target: &Target, request: &Value) -> Result<ExitCode> {
     let reply = client.post(&target.path("exec"), request).await?;
-    super::print_json(&reply)?;
+    print_json(&reply)?;
     let code = reply["exit_code"].as_i64().and_then(|code| u8::try_from(code).ok());
-    Ok(ExitCode::from(code.unwrap_or(crate::failure::EXIT_OWN_TROUBLE)))
+    Ok(ExitCode::from(code.unwrap_or(EXIT_COMMAND_ERROR)))
 }
 
 #[cfg(test)]

@@ -8,9 +8,10 @@ use clap::Args;
 
 use super::replay::all_events;
 use super::{export_atif, export_steps};
-use crate::cli::ServerArguments;
+use crate::arguments::ServerArguments;
 use crate::client::Client;
-use crate::ids;
+use crate::client::ids;
+use crate::output::{print_json, say};
 
 /// `caisson export`
 #[derive(Debug, Args)]
@@ -46,14 +47,14 @@ pub(crate) async fn run(arguments: ExportArguments) -> Result<ExitCode> {
     let document = if arguments.steps {
         let exported = export_steps::steps_of(&events);
         for remark in &exported.remarks {
-            super::say(remark);
+            say(remark);
         }
         exported.job
     } else {
         export_atif::trajectory_of(&id, &events)
     };
     match &arguments.out {
-        None => super::print_json(&document)?,
+        None => print_json(&document)?,
         Some(path) => std::fs::write(path, format!("{document:#}\n"))
             .with_context(|| format!("writing {}", path.display()))?,
     }

@@ -21,7 +21,7 @@ pub(crate) fn trajectory_of(id: &str, events: &[Value]) -> Value {
         let step = match event["kind"].as_str().unwrap_or_default() {
             "job_created" => data["spec"]["work"]["task"].as_str().map(|task| words("user", task)),
             "message_received" => data["text"].as_str().map(|text| words("user", text)),
-            "agent_told" => data["text"].as_str().map(|text| words("system", text)),
+            "agent_notified" => data["text"].as_str().map(|text| words("system", text)),
             "model_answered" => {
                 data["answer"]["model"].as_str().unwrap_or_default().clone_into(&mut model);
                 Some(answer(&data["answer"], &results, &mut totals))
@@ -68,7 +68,7 @@ fn words(source: &str, text: &str) -> Map<String, Value> {
 }
 
 fn answer(answer: &Value, results: &HashMap<&str, &Value>, totals: &mut Totals) -> Map<String, Value> {
-    let mut step = words("agent", &super::progress_agent::said(&answer["parts"]));
+    let mut step = words("agent", &super::watch::progress_agent::text_of_answer(&answer["parts"]));
     step.insert("model_name".into(), answer["model"].clone());
     let parts = || answer["parts"].as_array().into_iter().flatten();
     let thought: Vec<&str> = parts().filter_map(|part| part["reasoning"]["text"].as_str()).collect();

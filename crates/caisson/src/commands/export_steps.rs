@@ -58,7 +58,7 @@ pub(crate) fn steps_of(events: &[Value]) -> Exported {
                 continue;
             }
             remarks.push(format!("{call}: what was typed into a running process is left out"));
-        } else if !WITHOUT_TRACE.contains(&tool) {
+        } else if !READ_ONLY_TOOLS.contains(&tool) {
             remarks.push(format!("{call}: there is no step that does what `{tool}` did; it is left out"));
         }
     }
@@ -72,7 +72,9 @@ pub(crate) fn steps_of(events: &[Value]) -> Exported {
         remarks
             .push("files that were uploaded with the job are not in it; give them again with --file".into());
     }
-    if let Some(secrets) = spec["outward"]["secrets"].as_object().filter(|secrets| !secrets.is_empty()) {
+    if let Some(secrets) =
+        spec["egress_settings"]["secrets"].as_object().filter(|secrets| !secrets.is_empty())
+    {
         let names: Vec<&str> = secrets.keys().map(String::as_str).collect();
         remarks.push(format!("the job had secrets ({}); name them again as `secrets`", names.join(", ")));
     }
@@ -128,7 +130,7 @@ fn is_typed(input: &Value) -> bool {
 }
 
 /// Tools that do not change the workspace.
-const WITHOUT_TRACE: [&str; 11] = [
+const READ_ONLY_TOOLS: [&str; 11] = [
     "read_file",
     "list_files",
     "search_files",
@@ -242,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_changed_something_become_steps_and_others_do_not() {
+    fn only_calls_with_effects_become_steps() {
         let mut events = vec![json!({"kind": "job_created", "data": {"spec": {"egress": "off",
             "agent": {"acceptance": ["make test"]}}}})];
         let good = json!({"status": "succeeded"});
@@ -275,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_was_waited_for_is_waited_for_again() {
+    fn exported_step_waits_for_background_command() {
         let mut events = vec![json!({"kind": "job_created", "data": {"spec": {"egress": "off"}}})];
         let process = |is_running: bool, status: &str| json!({"status": status, "result": {"process": {"is_running": is_running}}});
         let running = process(true, "succeeded");
@@ -307,12 +309,12 @@ mod tests {
     }
 
     #[test]
-    fn the_computer_of_the_job_is_taken_over_and_what_never_ran_is_not() {
+    fn export_keeps_sandbox_settings_and_skips_calls_that_never_ran() {
         let spec = json!({
             "egress": "off", "image": {"named": "default"}, "wall_clock": {"secs": 600, "nanos": 0},
             "limits": {"memory_mib": {"required": 512}, "cpu_millis": {"required": 1500}, "pids": {"default": 1024}},
             "desktop": {"width": 1024, "height": 768, "recording": null},
-            "outward": {"secrets": {"TOKEN": {}}}
+            "egress_settings": {"secrets": {"TOKEN": {}}}
         });
         let mut events = vec![json!({"kind": "job_created", "data": {"spec": spec}})];
         let good = json!({"status": "succeeded"});

@@ -7,13 +7,14 @@ use clap::Args;
 use serde_json::Value;
 
 use super::upload::encode;
-use crate::cli::{OutputArguments, ServerArguments, parse_pair};
+use crate::arguments::{OutputArguments, ServerArguments, parse_pair};
 use crate::client::Client;
-use crate::ids;
-use crate::table::{Cell, Table};
+use crate::client::ids;
+use crate::output::table::{Cell, Table, state_cell};
+use crate::output::{duration_text, print, print_json, say, time_text, value_text};
 
 /// The maximum page size of the server.
-const MOST: i64 = 1000;
+const MAX_PAGE: i64 = 1000;
 
 /// `caisson jobs`
 #[derive(Debug, Args)]
@@ -31,7 +32,7 @@ pub(crate) struct JobsArguments {
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_pair)]
     label: Option<(String, String)>,
     /// At most so many.
-    #[arg(long, value_name = "NUMBER", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=MOST))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=MAX_PAGE))]
     limit: u32,
     /// Goes on after this job: lists those that are older.
     #[arg(long, value_name = "ID")]
@@ -56,38 +57,38 @@ pub(crate) async fn run(arguments: JobsArguments) -> Result<ExitCode> {
     }
     let page = client.get(&path).await?;
     if arguments.output.json {
-        super::print_json(&page)?;
+        print_json(&page)?;
         return Ok(ExitCode::SUCCESS);
     }
     let jobs = page["jobs"].as_array().map(Vec::as_slice).unwrap_or_default();
     if jobs.is_empty() {
-        super::print("no jobs\n")?;
+        print("no jobs\n")?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut table = Table::new(&["ID", "STATE", "STEPS", "CREATED", "TOOK", "NAME", "WHY"]);
     for job in jobs {
         table.add(row(job));
     }
-    super::print(&table.show())?;
+    print(&table.show())?;
     if let Some(last) = page["next"].as_str() {
-        super::say(&format!("there are more; --after {} goes on with them", ids::short(last)));
+        say(&format!("there are more; --after {} goes on with them", ids::short(last)));
     }
     Ok(ExitCode::SUCCESS)
 }
 
 fn row(job: &Value) -> Vec<Cell> {
-    let state = super::text(&job["state"]);
+    let state = value_text(&job["state"]);
     let why = match state.as_str() {
         "complete" => String::new(),
-        _ => super::text(&job["reason"]),
+        _ => value_text(&job["reason"]),
     };
     let name = job["name"].as_str().or_else(|| job["task"].as_str()).unwrap_or_default();
     vec![
-        ids::short(&super::text(&job["job_id"])).into(),
-        super::state_cell(&state),
+        ids::short(&value_text(&job["job_id"])).into(),
+        state_cell(&state),
         format!("{}/{}", job["steps_succeeded"], job["steps_total"]).into(),
-        super::time_text(&job["created_at"]).into(),
-        super::duration_text(job["duration_ms"].as_u64()).into(),
+        time_text(&job["created_at"]).into(),
+        duration_text(job["duration_ms"].as_u64()).into(),
         name.chars().take(30).collect::<String>().into(),
         why.into(),
     ]

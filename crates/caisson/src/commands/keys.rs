@@ -7,10 +7,11 @@ use clap::{Args, Subcommand};
 use orchestrator::{DataFolder, NewKey, StoredKeys};
 use serde_json::{Map, Value, json};
 
-use crate::cli::{HostArguments, OutputArguments, ServerArguments, parse_number};
+use crate::arguments::{HostArguments, OutputArguments, ServerArguments, parse_number};
 use crate::client::Client;
 use crate::config::Config;
-use crate::table::Table;
+use crate::output::table::Table;
+use crate::output::{print, print_json, say, value_text};
 
 /// `caisson keys`
 #[derive(Debug, Args)]
@@ -31,7 +32,7 @@ pub(crate) struct KeysArguments {
     #[command(subcommand)]
     action: Action,
     #[command(flatten)]
-    place: WhereArguments,
+    store: KeyStoreArguments,
 }
 
 /// What to do with them.
@@ -46,9 +47,9 @@ enum Action {
     Revoke(RevokeArguments),
 }
 
-/// Whose keys.
+/// The key store to work on: a server or a data folder.
 #[derive(Debug, Args)]
-struct WhereArguments {
+struct KeyStoreArguments {
     #[command(flatten)]
     server: ServerArguments,
     #[command(flatten)]
@@ -92,17 +93,17 @@ struct RevokeArguments {
 }
 
 pub(crate) async fn run(arguments: KeysArguments) -> Result<ExitCode> {
-    let output = arguments.place.output;
-    let place = Place::of(&arguments.place).await?;
+    let output = arguments.store.output;
+    let store = KeyStore::of(&arguments.store).await?;
     match arguments.action {
-        Action::Add(add) => show_new(&place.add(request(&add)).await?, output)?,
-        Action::List => show_all(&place.list().await?, output)?,
+        Action::Add(add) => show_new(&store.add(request(&add)).await?, output)?,
+        Action::List => show_all(&store.list().await?, output)?,
         Action::Revoke(revoke) => {
-            place.revoke(&revoke.name).await?;
+            store.revoke(&revoke.name).await?;
             if output.json {
-                super::print_json(&json!({ "revoked": revoke.name }))?;
+                print_json(&json!({ "revoked": revoke.name }))?;
             } else {
-                super::print(&format!("{} is revoked\n", revoke.name))?;
+                print(&format!("{} is revoked\n", revoke.name))?;
             }
         }
     }
@@ -110,13 +111,13 @@ pub(crate) async fn run(arguments: KeysArguments) -> Result<ExitCode> {
 }
 
 /// Where the keys are: on a server, or in a data folder that no server uses.
-enum Place {
+enum KeyStore {
     Server(Client),
     Folder(Box<StoredKeys>),
 }
 
-impl Place {
-    async fn of(arguments: &WhereArguments) -> Result<Self> {
+impl KeyStore {
+    async fn of(arguments: &KeyStoreArguments) -> Result<Self> {
         let host = &arguments.host;
         if host.data.is_none() && host.config.is_none() {
             return Ok(Self::Server(Client::new(&arguments.server)?));
@@ -188,41 +189,41 @@ fn request(add: &AddArguments) -> Value {
 
 fn show_new(made: &Value, output: OutputArguments) -> Result<()> {
     if output.json {
-        return super::print_json(made);
+        return print_json(made);
     }
-    super::say(&format!("the secret of {}, shown this once:", super::text(&made["name"])));
-    super::print(&format!("{}\n", super::text(&made["secret"])))
+    say(&format!("the secret of {}, shown this once:", value_text(&made["name"])));
+    print(&format!("{}\n", value_text(&made["secret"])))
 }
 
 fn show_all(answer: &Value, output: OutputArguments) -> Result<()> {
     if output.json {
-        return super::print_json(answer);
+        return print_json(answer);
     }
     let keys = answer["keys"].as_array().map(Vec::as_slice).unwrap_or_default();
     if keys.is_empty() {
-        return super::print("no keys: whoever reaches this server may do everything\n");
+        return print("no keys: whoever reaches this server may do everything\n");
     }
     let mut table = Table::new(&["NAME", "ROLE", "LIMITS", "ID"]);
     for key in keys {
         table.add(vec![
-            super::text(&key["name"]).into(),
-            super::text(&key["role"]).into(),
+            value_text(&key["name"]).into(),
+            value_text(&key["role"]).into(),
             limits_text(&key["limits"]).into(),
-            super::text(&key["id"]).into(),
+            value_text(&key["id"]).into(),
         ]);
     }
-    super::print(&table.show())
+    print(&table.show())
 }
 
 fn limits_text(limits: &Value) -> String {
-    let told = [
+    let units = [
         ("max_running", "running"),
         ("max_queued", "queued"),
         ("requests_per_second", "requests/s"),
         ("dollars_per_day", "$/day"),
     ];
-    let told = told.iter().filter(|(name, _)| !limits[*name].is_null());
-    told.map(|(name, unit)| format!("{} {unit}", limits[*name])).collect::<Vec<_>>().join(", ")
+    let units = units.iter().filter(|(name, _)| !limits[*name].is_null());
+    units.map(|(name, unit)| format!("{} {unit}", limits[*name])).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -237,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_stays_one_part_of_the_path() {
+    fn key_name_is_escaped_to_one_path_segment() {
         assert_eq!(escaped("ada@example.org"), "ada@example.org");
         assert_eq!(escaped("../jobs?x"), "..%2Fjobs%3Fx");
     }

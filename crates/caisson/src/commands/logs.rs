@@ -8,10 +8,11 @@ use clap::Args;
 use futures::StreamExt;
 use reqwest::Method;
 
-use super::view::{View, Watched};
-use crate::cli::{OutputArguments, ServerArguments};
+use super::watch::view::{View, WatchEnd};
+use crate::arguments::{OutputArguments, ServerArguments};
 use crate::client::Client;
-use crate::ids;
+use crate::client::ids;
+use crate::output::{exit_code_of, print};
 
 /// `caisson logs`
 #[derive(Debug, Args)]
@@ -47,11 +48,11 @@ pub(crate) async fn run(arguments: LogsArguments) -> Result<ExitCode> {
         print_events(&client, &path).await?;
         return Ok(ExitCode::SUCCESS);
     }
-    if View::new(arguments.output.json).watch_while_read(&client, &path).await? == Watched::Unread {
+    if View::new(arguments.output.json).watch_until_closed(&client, &path).await? == WatchEnd::OutputClosed {
         return Ok(ExitCode::SUCCESS);
     }
     let job = client.get(&format!("/status/{id}")).await?;
-    Ok(super::exit_code_of(job["status"].as_str()))
+    Ok(exit_code_of(job["status"].as_str()))
 }
 
 /// Prints the events so far, one per line.
@@ -63,7 +64,7 @@ async fn print_events(client: &Client, path: &str) -> Result<()> {
         if events.is_empty() {
             return Ok(());
         }
-        super::print(&events.iter().map(|event| format!("{event}\n")).collect::<String>())?;
+        print(&events.iter().map(|event| format!("{event}\n")).collect::<String>())?;
         after = page["next"].as_u64().context("the server did not say where its list ends")?;
     }
 }

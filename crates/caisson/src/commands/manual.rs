@@ -4,9 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use clap::{Args, CommandFactory};
-
-use crate::cli::Cli;
+use clap::{Args, Command};
 
 /// `caisson man`
 #[derive(Debug, Args)]
@@ -20,12 +18,12 @@ pub(crate) struct ManualArguments {
     folder: PathBuf,
 }
 
-/// Writes a page for the program and one per command.
+/// Writes a page for `command`, the whole program, and one per subcommand.
 #[expect(clippy::needless_pass_by_value, reason = "every command takes its arguments the same way")]
-pub(crate) fn run(arguments: ManualArguments) -> Result<ExitCode> {
+pub(crate) fn run(arguments: ManualArguments, command: Command) -> Result<ExitCode> {
     let folder = &arguments.folder;
     std::fs::create_dir_all(folder).with_context(|| format!("making the folder {}", folder.display()))?;
-    clap_mangen::generate_to(Cli::command(), folder)
+    clap_mangen::generate_to(command, folder)
         .with_context(|| format!("writing manual pages into {}", folder.display()))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -6,9 +6,10 @@ use anyhow::Result;
 use clap::Args;
 use serde_json::json;
 
-use crate::cli::{OutputArguments, ServerArguments};
+use crate::arguments::{OutputArguments, ServerArguments};
 use crate::client::Client;
-use crate::ids;
+use crate::client::ids;
+use crate::output::{print, print_json};
 
 /// `caisson message`
 #[derive(Debug, Args)]
@@ -36,9 +37,9 @@ pub(crate) async fn run(arguments: MessageArguments) -> Result<ExitCode> {
     let id = ids::job(&client, &arguments.id).await?;
     let job = client.post(&format!("/v1/jobs/{id}/message"), &json!({"text": arguments.text})).await?;
     if arguments.output.json {
-        super::print_json(&job)?;
+        print_json(&job)?;
     } else {
-        super::print(&format!("{id} will read it in its next turn\n"))?;
+        print(&format!("{id} will read it in its next turn\n"))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -6,12 +6,13 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 use model::{Offer, Price, Source, Survey, UsedModel};
 
-use crate::cli::{HostArguments, OutputArguments, ServerArguments};
+use crate::arguments::{HostArguments, OutputArguments, ServerArguments};
 use crate::client::Client;
 use crate::config::Config;
-use crate::config_client;
-use crate::table::{Cell, Table};
-use crate::terminal::Colours;
+use crate::config::client_environment;
+use crate::output::table::{Cell, Table};
+use crate::output::terminal::Colours;
+use crate::output::{EXIT_FAILED, print, print_json};
 
 /// `caisson models`
 #[derive(Debug, Args)]
@@ -40,7 +41,7 @@ pub(crate) struct ModelsArguments {
 
 /// Asks all servers and prints the models they have.
 pub(crate) async fn run(arguments: ModelsArguments) -> Result<ExitCode> {
-    let mut survey: Survey = if arguments.server.url.is_some() || config_client::named_url().is_some() {
+    let mut survey: Survey = if arguments.server.url.is_some() || client_environment::named_url().is_some() {
         let answer = Client::new(&arguments.server)?.get("/v1/models").await?;
         serde_json::from_value(answer)
             .context("the server says something else than which models there are")?
@@ -53,11 +54,11 @@ pub(crate) async fn run(arguments: ModelsArguments) -> Result<ExitCode> {
         }
     }
     if arguments.output.json {
-        super::print_json(&serde_json::to_value(&survey)?)?;
+        print_json(&serde_json::to_value(&survey)?)?;
     } else {
-        super::print(&describe(&survey))?;
+        print(&describe(&survey))?;
     }
-    Ok(if survey.is_usable() { ExitCode::SUCCESS } else { ExitCode::from(super::EXIT_FAILED) })
+    Ok(if survey.is_usable() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_FAILED) })
 }
 
 fn describe(survey: &Survey) -> String {
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn people_see_what_is_used_what_there_is_and_what_is_wrong() {
+    fn text_output_shows_used_and_available_models_and_errors() {
         let text = describe(&survey());
         assert!(text.starts_with("agents have no model: none is configured"), "{text}");
         assert!(text.contains("anthropic/a  1M       prompt  yes       2 / 10  anthropic\n"), "{text}");
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_get_the_same_as_a_document() {
+    fn json_output_has_the_same_content() {
         let document = serde_json::to_value(survey()).unwrap();
         assert_eq!(document["trouble"]["code"], "no_model");
         assert_eq!(document["sources"][0]["models"][0]["price"]["output"], 10.0);

@@ -6,10 +6,11 @@ use anyhow::Result;
 use clap::Args;
 use serde_json::{Value, json};
 
-use crate::cli::{OutputArguments, ServerArguments};
+use crate::arguments::{OutputArguments, ServerArguments};
 use crate::client::Client;
-use crate::ids;
-use crate::table::{Cell, Table};
+use crate::client::ids;
+use crate::output::table::{Cell, Table};
+use crate::output::{print, print_json};
 
 /// `caisson network`
 #[derive(Debug, Args)]
@@ -40,11 +41,11 @@ pub(crate) async fn run(arguments: NetworkArguments) -> Result<ExitCode> {
     let target = ids::target(&client, &arguments.id).await?;
     let report = client.get(&target.path("network")).await?;
     if arguments.output.json {
-        super::print_json(&report)?;
+        print_json(&report)?;
     } else if arguments.learned {
-        super::print_json(&json!({ "egress": report["learned"] }))?;
+        print_json(&json!({ "egress": report["learned"] }))?;
     } else {
-        super::print(&describe(&report))?;
+        print(&describe(&report))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -62,8 +63,9 @@ fn describe(report: &Value) -> String {
             Some(code) => format!("{} ({code})", word("verdict")),
             None => word("verdict"),
         };
-        let place = format!("{}:{}", word("host"), number("port"));
-        let cells = [place, verdict, word("rule"), number("bytes_up"), number("bytes_down"), word("call")];
+        let destination = format!("{}:{}", word("host"), number("port"));
+        let cells =
+            [destination, verdict, word("rule"), number("bytes_up"), number("bytes_down"), word("call")];
         table.add(cells.map(Cell::from).into());
     }
     table.show() + &refusals(connections)

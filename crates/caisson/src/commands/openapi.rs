@@ -4,7 +4,9 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
+use crate::output::print;
+
 pub(crate) fn run() -> Result<ExitCode> {
-    super::print(&format!("{}\n", server::openapi().to_pretty_json()?))?;
+    print(&format!("{}\n", server::openapi().to_pretty_json()?))?;
     Ok(ExitCode::SUCCESS)
 }

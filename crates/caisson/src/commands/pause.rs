@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::Args;
 use serde_json::json;
 
-use super::ask::{Asked, JobsArguments, ask};
+use super::job_requests::{JobRequest, JobsArguments, send_to_all};
 
 /// `caisson pause`
 #[derive(Debug, Args)]
@@ -22,5 +22,5 @@ pub(crate) struct PauseArguments {
 }
 
 pub(crate) async fn run(arguments: PauseArguments) -> Result<ExitCode> {
-    ask(&arguments.jobs, &Asked { route: "pause", body: json!({}), said: "will wait" }).await
+    send_to_all(&arguments.jobs, &JobRequest { route: "pause", body: json!({}), done: "will wait" }).await
 }

@@ -9,11 +9,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_tungstenite::tungstenite::Message;
 
-use crate::cli::{OutputArguments, ServerArguments};
+use crate::arguments::{OutputArguments, ServerArguments};
 use crate::client::Client;
-use crate::ids::{self, Target};
-use crate::stream;
-use crate::table::{Cell, Table};
+use crate::client::ids::{self, Target};
+use crate::client::websocket;
+use crate::output::table::{Cell, Table};
+use crate::output::{print, print_json, say};
 
 /// The maximum size of one write to a connection.
 const PIECE_BYTES: usize = 32 * 1024;
@@ -67,7 +68,7 @@ pub(crate) async fn run(arguments: PortsArguments) -> Result<ExitCode> {
         let listener = TcpListener::bind(("127.0.0.1", forward.local)).await.with_context(|| {
             format!("listening on 127.0.0.1:{}; is something else using the port?", forward.local)
         })?;
-        super::say(&format!("127.0.0.1:{} leads to port {} of the sandbox", forward.local, forward.remote));
+        say(&format!("127.0.0.1:{} leads to port {} of the sandbox", forward.local, forward.remote));
         carried.push(accept(&client, &target, listener, forward.remote));
     }
     tokio::select! {
@@ -80,13 +81,13 @@ pub(crate) async fn run(arguments: PortsArguments) -> Result<ExitCode> {
 async fn list(client: &Client, target: &Target, output: OutputArguments) -> Result<ExitCode> {
     let answer = client.get(&target.path("ports")).await?;
     if output.json {
-        super::print_json(&answer)?;
+        print_json(&answer)?;
         return Ok(ExitCode::SUCCESS);
     }
     let ports: Vec<u64> =
         answer["ports"].as_array().into_iter().flatten().filter_map(|port| port["port"].as_u64()).collect();
     if ports.is_empty() {
-        super::say("nothing listens in the sandbox");
+        say("nothing listens in the sandbox");
         return Ok(ExitCode::SUCCESS);
     }
     let mut table = Table::new(&["PORT", "ADDRESS"]);
@@ -94,7 +95,7 @@ async fn list(client: &Client, target: &Target, output: OutputArguments) -> Resu
         let address = address(client.url(), &target.id, port).unwrap_or_default();
         table.add(vec![Cell::from(port.to_string()), Cell::from(address)]);
     }
-    super::print(&table.show())?;
+    print(&table.show())?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -118,7 +119,7 @@ async fn accept(client: &Client, target: &Target, listener: TcpListener, remote:
             if let Ok((connection, _)) = accepted
                 && let Err(error) = carry(client, target, connection, remote).await
             {
-                super::say(&format!("a connection to port {remote}: {error:#}"));
+                say(&format!("a connection to port {remote}: {error:#}"));
             }
         })
         .await;
@@ -126,7 +127,7 @@ async fn accept(client: &Client, target: &Target, listener: TcpListener, remote:
 
 async fn carry(client: &Client, target: &Target, mut connection: TcpStream, remote: u16) -> Result<()> {
     connection.set_nodelay(true).context("preparing the connection")?;
-    let socket = stream::connect(client, &target.path(&format!("ports/{remote}"))).await?;
+    let socket = websocket::connect(client, &target.path(&format!("ports/{remote}"))).await?;
     let (mut outgoing, mut incoming) = socket.split();
     let (mut reader, mut writer) = connection.split();
     let upwards = async {

@@ -6,9 +6,10 @@ use anyhow::{Result, bail};
 use clap::Args;
 use serde_json::json;
 
-use super::ask::JobsArguments;
+use super::job_requests::JobsArguments;
 use crate::client::Client;
-use crate::ids::{self, Kind};
+use crate::client::ids::{self, Kind};
+use crate::output::{print, print_json};
 
 /// `caisson rm`
 #[derive(Debug, Args)]
@@ -29,7 +30,7 @@ pub(crate) async fn run(arguments: RemoveArguments) -> Result<ExitCode> {
     let mut removed = Vec::new();
     let ended = remove(&client, &ids, output.json, &mut removed).await;
     if output.json {
-        super::print_json(&json!({ "removed": removed }))?;
+        print_json(&json!({ "removed": removed }))?;
     }
     ended.map(|()| ExitCode::SUCCESS)
 }
@@ -44,7 +45,7 @@ async fn remove(client: &Client, typed: &[String], json: bool, removed: &mut Vec
         }
         client.delete(&format!("/v1/jobs/{id}")).await?;
         if !json {
-            super::print(&format!("{id} is gone\n"))?;
+            print(&format!("{id} is gone\n"))?;
         }
         removed.push(id);
     }

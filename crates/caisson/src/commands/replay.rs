@@ -7,10 +7,10 @@ use anyhow::{Result, ensure};
 use clap::Args;
 use serde_json::Value;
 
-use super::view::View;
-use crate::cli::{OutputArguments, ServerArguments};
+use super::watch::view::View;
+use crate::arguments::{OutputArguments, ServerArguments};
 use crate::client::Client;
-use crate::{events, ids};
+use crate::client::{events, ids};
 
 /// The longest pause between two events.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);

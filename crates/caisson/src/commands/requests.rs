@@ -6,9 +6,10 @@ use anyhow::Result;
 use clap::Args;
 use serde_json::Value;
 
-use crate::cli::{OutputArguments, ServerArguments};
+use crate::arguments::{OutputArguments, ServerArguments};
 use crate::client::Client;
-use crate::ids;
+use crate::client::ids;
+use crate::output::{print, print_json, say};
 
 /// `caisson requests`
 #[derive(Debug, Args)]
@@ -34,15 +35,15 @@ pub(crate) async fn run(arguments: RequestsArguments) -> Result<ExitCode> {
     let id = ids::job(&client, &arguments.id).await?;
     let answer = client.get(&format!("/v1/jobs/{id}/requests")).await?;
     if arguments.output.json {
-        super::print_json(&answer)?;
+        print_json(&answer)?;
         return Ok(ExitCode::SUCCESS);
     }
     let requests = answer["requests"].as_array().map(Vec::as_slice).unwrap_or_default();
     if requests.is_empty() {
-        super::say("nothing waits for a person");
+        say("nothing waits for a person");
     }
     for request in requests {
-        super::print(&describe(&id, request))?;
+        print(&describe(&id, request))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -77,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_told_with_how_to_answer_it() {
+    fn request_is_listed_with_its_answer_command() {
         let request = json!({"id": "request-1", "kind": "command", "text": "May it?", "command": "git push"});
         let text = describe("abc", &request);
         assert!(

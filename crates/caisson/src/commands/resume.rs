@@ -6,8 +6,8 @@ use anyhow::Result;
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use super::ask::{Asked, JobsArguments, ask};
-use crate::cli::parse_number;
+use super::job_requests::{JobRequest, JobsArguments, send_to_all};
+use crate::arguments::parse_number;
 
 /// `caisson resume`
 #[derive(Debug, Args)]
@@ -64,5 +64,5 @@ pub(crate) async fn run(arguments: ResumeArguments) -> Result<ExitCode> {
     let mut body = Map::new();
     body.extend(arguments.budget.to_json().map(|budget| ("budget".to_owned(), budget)));
     let body = Value::Object(body);
-    ask(&arguments.jobs, &Asked { route: "resume", body, said: "goes on" }).await
+    send_to_all(&arguments.jobs, &JobRequest { route: "resume", body, done: "goes on" }).await
 }

@@ -6,9 +6,10 @@ use anyhow::Result;
 use clap::Args;
 use serde_json::json;
 
-use crate::cli::{OutputArguments, ServerArguments};
+use crate::arguments::{OutputArguments, ServerArguments};
 use crate::client::Client;
-use crate::ids;
+use crate::client::ids;
+use crate::output::{print, print_json, value_text};
 
 /// `caisson retry`
 #[derive(Debug, Args)]
@@ -32,9 +33,9 @@ pub(crate) async fn run(arguments: RetryArguments) -> Result<ExitCode> {
     let id = ids::job(&client, &arguments.id).await?;
     let accepted = client.post(&format!("/v1/jobs/{id}/retry"), &json!({})).await?;
     if arguments.output.json {
-        super::print_json(&accepted)?;
+        print_json(&accepted)?;
     } else {
-        super::print(&format!("{}\n", super::text(&accepted["job_id"])))?;
+        print(&format!("{}\n", value_text(&accepted["job_id"])))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -7,14 +7,15 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use super::interrupt::{self, Answer, Asked};
-use super::view::View;
-use super::{download, upload};
-use crate::cli::{HostArguments, LimitArguments, OutputArguments, ServerArguments, parse_pair};
+use super::watch::view::View;
+use super::watch::{JobLocation, watch_to_end};
+use super::{download, steps_file, upload};
+use crate::arguments::{HostArguments, LimitArguments, OutputArguments, ServerArguments, parse_pair};
 use crate::client::Client;
 use crate::config::Config;
-use crate::one_shot::OneShot;
-use crate::{config_client, steps_file};
+use crate::config::client_environment;
+use crate::output::{EXIT_CANCELLED, EXIT_ERROR, print, print_json, say};
+use crate::serve::one_shot::OneShot;
 
 /// `caisson run`
 #[derive(Debug, Args)]
@@ -69,15 +70,6 @@ pub(crate) struct RunArguments {
     config: Option<PathBuf>,
 }
 
-/// Where the job runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
-    /// On a server, where it goes on without this process.
-    Server,
-    /// In this process, and ends with it.
-    Here,
-}
-
 /// Runs the job until it ends.
 pub(crate) async fn run(arguments: RunArguments) -> Result<ExitCode> {
     let job = job_of(&arguments)?;
@@ -86,16 +78,16 @@ pub(crate) async fn run(arguments: RunArguments) -> Result<ExitCode> {
         download::check(arguments.out.as_deref())?;
     }
     let client = Client::new(&arguments.server)?;
-    let is_named = arguments.server.url.is_some() || config_client::named_url().is_some();
+    let is_named = arguments.server.url.is_some() || client_environment::named_url().is_some();
     if !arguments.here && (is_named || client.is_answered().await) {
-        return follow_job(&client, Place::Server, arguments, job, uploads).await;
+        return follow_job(&client, JobLocation::Server, arguments, job, uploads).await;
     }
     if arguments.detach {
         bail!("--detach needs a server to leave the job with: {:#}", client.not_reached());
     }
     let host = HostArguments { config: arguments.config.clone(), ..HostArguments::default() };
     let (server, client) = OneShot::start(Config::load(&host, &[], false)?).await?;
-    let ended = follow_job(&client, Place::Here, arguments, job, uploads).await;
+    let ended = follow_job(&client, JobLocation::ThisProcess, arguments, job, uploads).await;
     server.end().await;
     ended
 }
@@ -123,135 +115,37 @@ fn job_of(arguments: &RunArguments) -> Result<Map<String, Value>> {
 
 async fn follow_job(
     client: &Client,
-    place: Place,
+    location: JobLocation,
     arguments: RunArguments,
     job: Map<String, Value>,
     uploads: Vec<upload::Upload>,
 ) -> Result<ExitCode> {
     let Some(accepted) = upload::submit(client, job, &uploads).await.context("the job was not accepted")?
     else {
-        super::say("stopped while files were sent; the job is cancelled and was never started");
-        return Ok(ExitCode::from(super::EXIT_CANCELLED));
+        say("stopped while files were sent; the job is cancelled and was never started");
+        return Ok(ExitCode::from(EXIT_CANCELLED));
     };
     let id = accepted["job_id"].as_str().context("the server sent no job id")?.to_owned();
     if arguments.detach {
         if arguments.output.json {
-            super::print_json(&accepted)?;
+            print_json(&accepted)?;
         } else {
-            super::print(&format!("{id}\n"))?;
+            print(&format!("{id}\n"))?;
         }
         return Ok(ExitCode::SUCCESS);
     }
     let mut view = View::new(arguments.output.json);
     view.say(&format!("job {id}"));
     if let Some(hint) = accepted["hint"].as_str() {
-        super::say(hint);
+        say(hint);
     }
     // A newly accepted job that is not pending waits for something that will not happen while we watch.
     if accepted["status"] != "pending" {
-        view.tell_waiting(&accepted);
-        if place == Place::Here {
-            super::say("it ran in this process, so nothing is kept; a server would keep it: `caisson serve`");
+        view.show_waiting(&accepted);
+        if location == JobLocation::ThisProcess {
+            say("it ran in this process, so nothing is kept; a server would keep it: `caisson serve`");
         }
-        return Ok(ExitCode::from(super::EXIT_TROUBLE));
+        return Ok(ExitCode::from(EXIT_ERROR));
     }
-    watch_to_the_end(client, place, &id, arguments.out, &mut view).await
-}
-
-/// Watches a job and downloads its result, unless the user stops watching.
-pub(super) async fn watch_to_the_end(
-    client: &Client,
-    place: Place,
-    id: &str,
-    out: Option<PathBuf>,
-    view: &mut View,
-) -> Result<ExitCode> {
-    let left = match watch(client, place, id, view).await? {
-        Watched::Left => format!("job {id} goes on: `caisson logs -f {id}`, `caisson cancel {id}`"),
-        Watched::Over => {
-            tokio::select! {
-                ended = finish(client, place, id, out, view) => return ended,
-                () = interrupt::told_to_stop_at(place) => {}
-            }
-            format!("the result of job {id} was not fetched: `caisson download {id}`")
-        }
-    };
-    Ok(match place {
-        Place::Server => {
-            super::say(&left);
-            ExitCode::from(super::EXIT_LEFT)
-        }
-        Place::Here => {
-            super::say(&format!("job {id} is ended; nothing is kept"));
-            ExitCode::from(super::EXIT_CANCELLED)
-        }
-    })
-}
-
-/// Why watching a job ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Watched {
-    Over,
-    Left,
-}
-
-/// Watches the job to its end, and handles Ctrl-C.
-async fn watch(client: &Client, place: Place, id: &str, view: &mut View) -> Result<Watched> {
-    let path = format!("/v1/jobs/{id}/events");
-    let mut asked = match place {
-        Place::Server => Asked::on_a_server(view.question()),
-        Place::Here => Asked::in_this_process(view.question()),
-    };
-    // The future is kept across signals, because watching again from the start would show everything again.
-    let mut watching = std::pin::pin!(view.watch(client, &path));
-    loop {
-        tokio::select! {
-            ended = watching.as_mut() => return ended.map(|()| Watched::Over),
-            answer = interrupt::next(&mut asked) => match answer {
-                Answer::GoOn => {}
-                Answer::Leave => return Ok(Watched::Left),
-                Answer::Cancel => {
-                    super::say("cancelling; the workspace is collected as far as it got");
-                    let (path, nothing) = (format!("/v1/jobs/{id}/cancel"), json!({}));
-                    let mut cancelling = std::pin::pin!(client.post(&path, &nothing));
-                    loop {
-                        tokio::select! {
-                            // The job may have ended on its own in the meantime.
-                            _ = cancelling.as_mut() => break,
-                            again = interrupt::next(&mut asked) => if again == Answer::Leave {
-                                return Ok(Watched::Left);
-                            },
-                        }
-                    }
-                }
-            },
-        }
-    }
-}
-
-async fn finish(
-    client: &Client,
-    place: Place,
-    id: &str,
-    out: Option<PathBuf>,
-    view: &mut View,
-) -> Result<ExitCode> {
-    let status = client.get(&format!("/status/{id}")).await?;
-    let word = status["status"].as_str();
-    let fetched = match status["result"].is_string() {
-        true => download::fetch(client, id, out).await.map(Some),
-        false => Ok(None),
-    };
-    if let Ok(Some((path, bytes))) = &fetched {
-        view.tell_result(id, path, *bytes);
-    }
-    match word {
-        Some("complete" | "cancelled") => view.say(word.unwrap_or_default()),
-        _ => view.say(&format!("failed: {}", status["reason"].as_str().unwrap_or("no reason given"))),
-    }
-    fetched.with_context(|| match place {
-        Place::Server => format!("the result was not fetched; try again: `caisson download {id}`"),
-        Place::Here => "the result was not fetched, and nothing is kept".to_owned(),
-    })?;
-    Ok(super::exit_code_of(word))
+    watch_to_end(client, location, &id, arguments.out, &mut view).await
 }

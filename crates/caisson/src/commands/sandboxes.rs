@@ -6,10 +6,11 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 
-use crate::cli::{LimitArguments, OutputArguments, ServerArguments, parse_pair};
+use crate::arguments::{LimitArguments, OutputArguments, ServerArguments, parse_pair};
 use crate::client::Client;
-use crate::ids;
-use crate::table::Table;
+use crate::client::ids;
+use crate::output::table::{Table, state_cell};
+use crate::output::{print, print_json, time_text, value_text};
 
 /// `caisson sandboxes`
 #[derive(Debug, Args)]
@@ -92,7 +93,7 @@ pub(crate) async fn run(arguments: SandboxesArguments) -> Result<ExitCode> {
         Action::List { all } => list(&client, all, json).await?,
         Action::Create(create) => {
             let sandbox = client.post("/v1/sandboxes", &request(&create)).await?;
-            let id = id_of_made(&sandbox)?;
+            let id = created_id(&sandbox)?;
             show(&sandbox, &id, json)?;
         }
         Action::Extend { id, ttl } => {
@@ -101,7 +102,7 @@ pub(crate) async fn run(arguments: SandboxesArguments) -> Result<ExitCode> {
             let sandbox = client.post(&path, &json!({ "ttl_s": ttl })).await?;
             show(
                 &sandbox,
-                &format!("{id} ends at {} unless it is used", super::time_text(&sandbox["expires_at"])),
+                &format!("{id} ends at {} unless it is used", time_text(&sandbox["expires_at"])),
                 json,
             )?;
         }
@@ -128,7 +129,7 @@ async fn remove(client: &Client, typed: &[String], removed: &mut Vec<String>) ->
 }
 
 /// The id of a new sandbox; an error if the sandbox has already ended because it could not be created.
-pub(super) fn id_of_made(sandbox: &Value) -> Result<String> {
+pub(super) fn created_id(sandbox: &Value) -> Result<String> {
     if sandbox["status"] == "ended" {
         let reason = sandbox["reason"].as_str().unwrap_or("the server gives no reason");
         bail!("the sandbox could not be made: {reason}");
@@ -137,7 +138,7 @@ pub(super) fn id_of_made(sandbox: &Value) -> Result<String> {
 }
 
 fn show(document: &Value, line: &str, json: bool) -> Result<()> {
-    if json { super::print_json(document) } else { super::print(&format!("{line}\n")) }
+    if json { print_json(document) } else { print(&format!("{line}\n")) }
 }
 
 fn request(create: &CreateArguments) -> Value {
@@ -156,22 +157,22 @@ fn request(create: &CreateArguments) -> Value {
 async fn list(client: &Client, all: bool, json: bool) -> Result<()> {
     let sandboxes = ids::every_sandbox(client, all).await?;
     if json {
-        return super::print_json(&json!({ "sandboxes": sandboxes, "next": null }));
+        return print_json(&json!({ "sandboxes": sandboxes, "next": null }));
     }
     if sandboxes.is_empty() {
-        return super::print("no sandboxes\n");
+        return print("no sandboxes\n");
     }
     let mut table = Table::new(&["ID", "STATE", "CREATED", "EXPIRES", "NAME"]);
     for sandbox in &sandboxes {
         table.add(vec![
-            ids::short(&super::text(&sandbox["sandbox_id"])).into(),
-            super::state_cell(&super::text(&sandbox["status"])),
-            super::time_text(&sandbox["created_at"]).into(),
-            super::time_text(&sandbox["expires_at"]).into(),
-            super::text(&sandbox["name"]).into(),
+            ids::short(&value_text(&sandbox["sandbox_id"])).into(),
+            state_cell(&value_text(&sandbox["status"])),
+            time_text(&sandbox["created_at"]).into(),
+            time_text(&sandbox["expires_at"]).into(),
+            value_text(&sandbox["name"]).into(),
         ]);
     }
-    super::print(&table.show())
+    print(&table.show())
 }
 
 #[cfg(test)]
@@ -179,11 +180,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sandbox_that_has_ended_already_was_not_made() {
+    fn ended_sandbox_is_reported_as_not_created() {
         let made = json!({"sandbox_id": "1c2d", "status": "running", "reason": null});
-        assert_eq!(id_of_made(&made).unwrap(), "1c2d");
+        assert_eq!(created_id(&made).unwrap(), "1c2d");
         let refused = json!({"sandbox_id": "1c2d", "status": "ended", "reason": "no namespaces here"});
-        let error = id_of_made(&refused).unwrap_err().to_string();
+        let error = created_id(&refused).unwrap_err().to_string();
         assert_eq!(error, "the sandbox could not be made: no namespaces here");
     }
 }

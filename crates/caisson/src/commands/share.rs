@@ -6,9 +6,10 @@ use anyhow::{Result, bail};
 use clap::Args;
 use serde_json::json;
 
-use crate::cli::{OutputArguments, ServerArguments};
+use crate::arguments::{OutputArguments, ServerArguments};
 use crate::client::Client;
-use crate::ids;
+use crate::client::ids;
+use crate::output::{print, print_json, say, time_text, value_text};
 
 /// `caisson share`
 #[derive(Debug, Args)]
@@ -49,10 +50,10 @@ pub(crate) async fn run(arguments: ShareArguments) -> Result<ExitCode> {
     let body = json!({"view": arguments.view, "for_s": arguments.lasts_s, "rights": rights});
     let made = client.post(&format!("/v1/jobs/{id}/shares"), &body).await?;
     if arguments.output.json {
-        super::print_json(&made)?;
+        print_json(&made)?;
     } else {
-        super::say(&format!("holds until {}", super::time_text(&made["expires_at"])));
-        super::print(&format!("{}\n", super::text(&made["url"])))?;
+        say(&format!("holds until {}", time_text(&made["expires_at"])));
+        print(&format!("{}\n", value_text(&made["url"])))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -6,10 +6,11 @@ use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use crate::cli::{OutputArguments, ServerArguments};
+use crate::arguments::{OutputArguments, ServerArguments};
 use crate::client::Client;
-use crate::ids;
-use crate::table::Table;
+use crate::client::ids;
+use crate::output::table::Table;
+use crate::output::{print, print_json, time_text, value_text};
 
 /// `caisson shares`
 #[derive(Debug, Args)]
@@ -59,15 +60,15 @@ pub(crate) async fn run(arguments: SharesArguments) -> Result<ExitCode> {
     let path = format!("/v1/jobs/{}/shares", ids::job(&client, id).await?);
     let listed = client.get(&path).await?;
     match &arguments.action {
-        Action::List { .. } if arguments.output.json => super::print_json(&listed)?,
+        Action::List { .. } if arguments.output.json => print_json(&listed)?,
         Action::List { .. } => show(&listed)?,
         Action::Revoke { link, .. } => {
             let share = find(&listed, link)?;
             client.delete(&format!("{path}/{share}")).await?;
             if arguments.output.json {
-                super::print_json(&json!({ "revoked": share }))?;
+                print_json(&json!({ "revoked": share }))?;
             } else {
-                super::print(&format!("{share} is revoked\n"))?;
+                print(&format!("{share} is revoked\n"))?;
             }
         }
     }
@@ -80,20 +81,20 @@ fn shares_in(listed: &Value) -> &[Value] {
 
 fn show(listed: &Value) -> Result<()> {
     if shares_in(listed).is_empty() {
-        return super::print("no links\n");
+        return print("no links\n");
     }
     let mut table = Table::new(&["VIEW", "RIGHTS", "MADE BY", "MADE", "HOLDS UNTIL", "ID"]);
     for share in shares_in(listed) {
         table.add(vec![
-            super::text(&share["view"]).into(),
-            super::text(&share["rights"]).into(),
-            super::text(&share["made_by"]["name"]).into(),
-            super::time_text(&share["created_at"]).into(),
-            super::time_text(&share["expires_at"]).into(),
-            super::text(&share["id"]).into(),
+            value_text(&share["view"]).into(),
+            value_text(&share["rights"]).into(),
+            value_text(&share["made_by"]["name"]).into(),
+            time_text(&share["created_at"]).into(),
+            time_text(&share["expires_at"]).into(),
+            value_text(&share["id"]).into(),
         ]);
     }
-    super::print(&table.show())
+    print(&table.show())
 }
 
 /// The id of the link that the argument refers to.
@@ -117,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_is_found_by_the_beginning_of_its_id_and_by_itself() {
+    fn link_is_found_by_id_prefix_and_by_url() {
         let listed = json!({"shares": [{"id": "5b7d01"}, {"id": "5b8e02"}]});
         let find = |link: &str| find(&listed, link).map_err(|error| error.to_string());
         assert_eq!(find("5b7"), Ok("5b7d01".into()));

@@ -8,17 +8,19 @@ use anyhow::{Result, anyhow, bail};
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use super::{interrupt, sandboxes};
-use crate::cli::{HostArguments, LimitArguments, ServerArguments};
+use super::sandboxes;
+use crate::arguments::{HostArguments, LimitArguments, ServerArguments};
 use crate::client::Client;
+use crate::client::exec::{self, ExecRequest, Input};
+use crate::client::ids::{Kind, Target};
 use crate::config::Config;
-use crate::config_client;
-use crate::ids::{Kind, Target};
-use crate::one_shot::OneShot;
-use crate::stream::{self, Input, Start};
+use crate::config::client_environment;
+use crate::output::say;
+use crate::serve::one_shot::OneShot;
+use crate::signals;
 
 /// Shells add this to the number of the signal that ended a command.
-const SIGNALLED: u8 = 128;
+const SIGNAL_BASE: u8 = 128;
 /// Bash if the image has it.
 const SHELL: &str = "if command -v bash > /dev/null; then exec bash -l; else exec sh; fi";
 
@@ -48,7 +50,7 @@ pub(crate) struct ShellArguments {
 /// Opens the shell and runs until it exits.
 pub(crate) async fn run(arguments: ShellArguments) -> Result<ExitCode> {
     let client = Client::new(&arguments.server)?;
-    let is_named = arguments.server.url.is_some() || config_client::named_url().is_some();
+    let is_named = arguments.server.url.is_some() || client_environment::named_url().is_some();
     if !arguments.here && (is_named || client.is_answered().await) {
         return in_sandbox(&client, arguments).await;
     }
@@ -67,49 +69,46 @@ async fn in_sandbox(client: &Client, arguments: ShellArguments) -> Result<ExitCo
     let request = Value::Object(request);
     // The sandbox was created for this shell and must not outlive it: from here on a signal ends the shell, not this
     // process.
-    let mut told = pin!(interrupt::told_to_go());
+    let mut stop = pin!(signals::termination_signal());
     let mut making = pin!(client.post("/v1/sandboxes", &request));
     let (made, early) = tokio::select! {
         made = &mut making => (made, None),
-        signal = &mut told => (making.await, Some(signal)),
+        signal = &mut stop => (making.await, Some(signal)),
     };
-    let target = Target { kind: Kind::Sandbox, id: sandboxes::id_of_made(&made?)? };
+    let target = Target { kind: Kind::Sandbox, id: sandboxes::created_id(&made?)? };
     let ended = match early {
         Some(signal) => code_of(signal),
         None => tokio::select! {
-            ended = stream::run(client, &target, shell()) => ended,
-            signal = &mut told => code_of(signal),
+            ended = exec::run(client, &target, shell()) => ended,
+            signal = &mut stop => code_of(signal),
         },
     };
     if arguments.keep {
-        super::say(&format!(
-            "the sandbox stays: `caisson attach {0}`, `caisson sandboxes rm {0}`",
-            target.id
-        ));
+        say(&format!("the sandbox stays: `caisson attach {0}`, `caisson sandboxes rm {0}`", target.id));
         return ended;
     }
     let removed = tokio::select! {
         removed = async { client.delete(&format!("/v1/sandboxes/{}", target.id)).await } => removed,
         // The user does not want to wait for a server that does not answer.
-        () = interrupt::told_to_end() => Err(anyhow!("this was broken off")),
+        () = signals::termination_or_interrupt() => Err(anyhow!("this was broken off")),
     };
     if let Err(error) = removed {
-        super::say(&format!("the sandbox {} could not be removed and ends by itself: {error:#}", target.id));
+        say(&format!("the sandbox {} could not be removed and ends by itself: {error:#}", target.id));
     }
     ended
 }
 
 /// The exit code after a signal.
 fn code_of(signal: i32) -> Result<ExitCode> {
-    Ok(ExitCode::from(SIGNALLED.saturating_add(u8::try_from(signal)?)))
+    Ok(ExitCode::from(SIGNAL_BASE.saturating_add(u8::try_from(signal)?)))
 }
 
 /// A shell on this terminal; without a terminal, one that reads standard input.
-pub(super) fn shell() -> Start {
+pub(super) fn shell() -> ExecRequest {
     let is_terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
-    let request = json!({
+    let body = json!({
         "argv": ["/bin/sh", "-c", SHELL],
-        "environment": {"TERM": config_client::terminal_kind()},
+        "environment": {"TERM": client_environment::terminal_kind()},
     });
-    Start { request, input: if is_terminal { Input::Terminal } else { Input::Pipe } }
+    ExecRequest { body, input: if is_terminal { Input::Terminal } else { Input::Pipe } }
 }

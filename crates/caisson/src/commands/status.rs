@@ -7,11 +7,12 @@ use anyhow::Result;
 use clap::Args;
 use serde_json::Value;
 
-use crate::cli::{OutputArguments, ServerArguments};
+use crate::arguments::{OutputArguments, ServerArguments};
 use crate::client::Client;
-use crate::ids;
-use crate::table::Table;
-use crate::terminal::harmless;
+use crate::client::ids;
+use crate::output::table::{Table, state_cell};
+use crate::output::terminal::strip_control_characters;
+use crate::output::{duration_text, exit_code_of, print, print_json, time_text, value_text};
 
 /// `caisson status`
 #[derive(Debug, Args)]
@@ -36,13 +37,13 @@ pub(crate) async fn run(arguments: StatusArguments) -> Result<ExitCode> {
     let id = ids::job(&client, &arguments.id).await?;
     let job = client.get(&format!("/v1/jobs/{id}")).await?;
     if arguments.output.json {
-        super::print_json(&job)?;
+        print_json(&job)?;
     } else {
-        super::print(&describe(&job))?;
+        print(&describe(&job))?;
     }
     Ok(match job["status"].as_str() {
         Some("pending" | "running") => ExitCode::SUCCESS,
-        status => super::exit_code_of(status),
+        status => exit_code_of(status),
     })
 }
 
@@ -50,16 +51,16 @@ fn describe(job: &Value) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: &str| {
         if !value.is_empty() {
-            let _ = writeln!(text, "{name:<9}{}", harmless(value));
+            let _ = writeln!(text, "{name:<9}{}", strip_control_characters(value));
         }
     };
-    line("job", &super::text(&job["job_id"]));
+    line("job", &value_text(&job["job_id"]));
     line("name", job["name"].as_str().unwrap_or_default());
-    line("state", &super::text(&job["detail"]));
+    line("state", &value_text(&job["detail"]));
     line("why", job["reason"].as_str().unwrap_or_default());
     line("task", job["task"].as_str().and_then(|task| task.lines().next()).unwrap_or_default());
-    line("created", &super::time_text(&job["created_at"]));
-    line("took", &super::duration_text(job["duration_ms"].as_u64()));
+    line("created", &time_text(&job["created_at"]));
+    line("took", &duration_text(job["duration_ms"].as_u64()));
     line("result", job["download_url"].as_str().unwrap_or_default());
     let steps = job["steps"].as_array().map(Vec::as_slice).unwrap_or_default();
     if steps.is_empty() {
@@ -67,12 +68,12 @@ fn describe(job: &Value) -> String {
     }
     let mut table = Table::new(&["STEP", "STATE", "EXIT", "TOOK", "WHAT"]);
     for (index, step) in steps.iter().enumerate() {
-        let what = step["name"].as_str().map_or_else(|| super::text(&step["tool"]), ToOwned::to_owned);
+        let what = step["name"].as_str().map_or_else(|| value_text(&step["tool"]), ToOwned::to_owned);
         table.add(vec![
             (index + 1).to_string().into(),
-            super::state_cell(&super::text(&step["status"])),
-            super::text(&step["exit_code"]).into(),
-            super::duration_text(step["duration_ms"].as_u64()).into(),
+            state_cell(&value_text(&step["status"])),
+            value_text(&step["exit_code"]).into(),
+            duration_text(step["duration_ms"].as_u64()).into(),
             what.into(),
         ]);
     }
@@ -86,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_known_is_not_shown() {
+    fn unknown_fields_are_not_shown() {
         let text = describe(&json!({"job_id": "1", "detail": "queued", "name": null, "steps": []}));
         assert_eq!(text, "job      1\nstate    queued\n");
     }

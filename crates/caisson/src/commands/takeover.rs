@@ -6,9 +6,10 @@ use anyhow::{Context, Result};
 use clap::Args;
 use serde_json::json;
 
-use crate::cli::{OutputArguments, ServerArguments};
+use crate::arguments::{OutputArguments, ServerArguments};
 use crate::client::Client;
-use crate::ids;
+use crate::client::ids;
+use crate::output::{print, print_json, say};
 
 /// `caisson takeover`
 #[derive(Debug, Args)]
@@ -44,13 +45,11 @@ pub(crate) async fn take(arguments: TakeoverArguments) -> Result<ExitCode> {
     };
     let answer = client.post(&format!("/v1/jobs/{id}/takeover"), &body).await?;
     if arguments.output.json {
-        super::print_json(&answer)?;
+        print_json(&answer)?;
     } else {
         let token = answer["token"].as_str().context("the server sent no token")?;
-        super::print(&format!("{token}\n"))?;
-        super::say(
-            "the agent will wait; export the token as CAISSON_TAKEOVER, and end with `caisson handback`",
-        );
+        print(&format!("{token}\n"))?;
+        say("the agent will wait; export the token as CAISSON_TAKEOVER, and end with `caisson handback`");
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -77,14 +76,14 @@ pub(crate) struct HandbackArguments {
 }
 
 /// Hands a sandbox back to the agent.
-pub(crate) async fn give_back(arguments: HandbackArguments) -> Result<ExitCode> {
+pub(crate) async fn hand_back(arguments: HandbackArguments) -> Result<ExitCode> {
     let client = Client::new(&arguments.server)?;
     let id = ids::job(&client, &arguments.id).await?;
     let job = client.post(&format!("/v1/jobs/{id}/handback"), &json!({"force": arguments.force})).await?;
     if arguments.output.json {
-        super::print_json(&job)?;
+        print_json(&job)?;
     } else {
-        super::print(&format!("{id} goes on\n"))?;
+        print(&format!("{id} goes on\n"))?;
     }
     Ok(ExitCode::SUCCESS)
 }

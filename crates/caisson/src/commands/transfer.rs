@@ -4,9 +4,9 @@ use std::io::{IsTerminal, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::image::size_text;
-use super::view::CLEAR;
-use crate::terminal::{self, bar, harmless};
+use crate::output::say;
+use crate::output::size_text;
+use crate::output::terminal::{self, CLEAR_LINE, bar, strip_control_characters};
 
 /// The minimum time between two updates.
 const TICK: Duration = Duration::from_millis(200);
@@ -58,7 +58,7 @@ impl Transfer {
     /// Sets the name of the current file.
     pub(crate) fn of(&self, name: &str) {
         self.with(|line| {
-            line.name = harmless(name);
+            line.name = strip_control_characters(name);
             line.paint();
         });
     }
@@ -74,7 +74,7 @@ impl Transfer {
     /// Prints a message above the line.
     pub(crate) fn say(&self, words: &str) {
         self.with(Line::clear);
-        super::say(words);
+        say(words);
     }
 
     fn with(&self, change: impl FnOnce(&mut Line)) {
@@ -91,7 +91,7 @@ impl Line {
         let line: String = self.text(self.begun.elapsed()).chars().take(width).collect();
         let mut err = std::io::stderr().lock();
         // A closed terminal is not an error.
-        let _ = write!(err, "{CLEAR}{line}").and_then(|()| err.flush());
+        let _ = write!(err, "{CLEAR_LINE}{line}").and_then(|()| err.flush());
         self.painted = Some(Instant::now());
     }
 
@@ -113,7 +113,7 @@ impl Line {
     fn clear(&mut self) {
         if self.painted.take().is_some() {
             let mut err = std::io::stderr().lock();
-            let _ = write!(err, "{CLEAR}").and_then(|()| err.flush());
+            let _ = write!(err, "{CLEAR_LINE}").and_then(|()| err.flush());
         }
     }
 }
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_line_says_how_far_how_fast_and_what() {
+    fn transfer_line_shows_progress_speed_and_name() {
         let transfer = Transfer::sending(4 << 20);
         transfer.of("a\u{1b}[2J.txt");
         transfer.add(1 << 20);

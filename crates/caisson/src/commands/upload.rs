@@ -13,10 +13,11 @@ use reqwest::Method;
 use serde_json::{Map, Value, json};
 use std::io::Read;
 
-use super::interrupt;
 use super::transfer::Transfer;
 use crate::client::Client;
-use crate::ids::{Kind, Target};
+use crate::client::ids::{Kind, Target};
+use crate::output::say;
+use crate::signals;
 
 /// The maximum size of a chunk of a file.
 const CHUNK_BYTES: usize = 256 * 1024;
@@ -42,10 +43,10 @@ pub(crate) enum UploadKind {
 
 /// How to treat symlinks below a folder. A path that the user named is always followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Links {
-    Copied,
+pub(crate) enum SymlinkPolicy {
+    Copy,
     /// A job that has not started accepts none.
-    LeftOut,
+    Skip,
 }
 
 /// All files below the given paths, each under the name of its path.
@@ -58,11 +59,11 @@ pub(crate) fn collect(paths: &[PathBuf]) -> Result<Vec<Upload>> {
             Some(name) => workspace_name(name)?,
             None => String::new(),
         };
-        add(&whole, &name, Links::LeftOut, &mut uploads)?;
+        add(&whole, &name, SymlinkPolicy::Skip, &mut uploads)?;
     }
-    let mut places: BTreeMap<&str, &Upload> = BTreeMap::new();
+    let mut paths_seen: BTreeMap<&str, &Upload> = BTreeMap::new();
     for upload in &uploads {
-        if let Some(other) = places.insert(&upload.to, upload) {
+        if let Some(other) = paths_seen.insert(&upload.to, upload) {
             let (one, two) = (other.from.display(), upload.from.display());
             bail!("{one} and {two} would both be `{}` in the workspace; rename one of them", upload.to);
         }
@@ -71,12 +72,12 @@ pub(crate) fn collect(paths: &[PathBuf]) -> Result<Vec<Upload>> {
 }
 
 /// Adds a file, or everything below a folder.
-pub(crate) fn add(from: &Path, to: &str, links: Links, uploads: &mut Vec<Upload>) -> Result<()> {
+pub(crate) fn add(from: &Path, to: &str, symlinks: SymlinkPolicy, uploads: &mut Vec<Upload>) -> Result<()> {
     let reading = || format!("reading {}", from.display());
     let kind = fs::symlink_metadata(from).with_context(reading)?.file_type();
     let mut push = |kind| uploads.push(Upload { from: from.to_owned(), to: to.to_owned(), kind });
-    if kind.is_symlink() && links == Links::LeftOut {
-        super::say(&format!("{} is a link and is left out", from.display()));
+    if kind.is_symlink() && symlinks == SymlinkPolicy::Skip {
+        say(&format!("{} is a link and is left out", from.display()));
     } else if kind.is_symlink() {
         let target = fs::read_link(from).with_context(reading)?;
         push(UploadKind::Link(workspace_name(target.as_os_str())?));
@@ -89,7 +90,7 @@ pub(crate) fn add(from: &Path, to: &str, links: Links, uploads: &mut Vec<Upload>
         entries.sort_by_key(fs::DirEntry::file_name);
         for entry in entries {
             let name = workspace_name(&entry.file_name())?;
-            add(&entry.path(), &join(to, &name), links, uploads)?;
+            add(&entry.path(), &join(to, &name), symlinks, uploads)?;
         }
     } else if kind.is_file() {
         push(UploadKind::File);
@@ -120,7 +121,7 @@ pub(crate) async fn submit(
     }
     job.insert("start".into(), json!(false));
     let draft = Value::Object(job);
-    let mut stop = std::pin::pin!(interrupt::told_to_end());
+    let mut stop = std::pin::pin!(signals::termination_or_interrupt());
     let mut creating = std::pin::pin!(client.post("/v1/jobs", &draft));
     let mut answer_limit = std::pin::pin!(tokio::time::sleep(ANSWER_LIMIT));
     let mut is_stopped = false;
@@ -237,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_is_sent_under_its_name_and_links_are_not_unless_wanted() {
+    fn folder_keeps_its_name_and_symlinks_are_optional() {
         let folder = tempfile::tempdir().unwrap();
         let source = folder.path().join("src");
         fs::create_dir_all(source.join("deep")).unwrap();
@@ -250,7 +251,7 @@ mod tests {
         fs::create_dir(source.join("empty")).unwrap();
         assert_eq!(names(source.clone()), ["src/b.txt", "src/deep/a.txt", "src/empty"]);
         let mut all = Vec::new();
-        add(&source, "x", Links::Copied, &mut all).unwrap();
+        add(&source, "x", SymlinkPolicy::Copy, &mut all).unwrap();
         let link = all.iter().find(|upload| upload.to == "x/link").unwrap();
         assert_eq!(link.kind, UploadKind::Link("/etc/passwd".into()));
         assert_eq!(names(source.join("b.txt")), ["b.txt"]);
@@ -261,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_written_so_that_nothing_in_them_is_a_query() {
+    fn paths_are_percent_encoded() {
         assert_eq!(encode("a b/c?d#e%.txt"), "a%20b/c%3Fd%23e%25.txt");
         assert_eq!(join("", "a"), "a");
         assert_eq!(join("x/", "a"), "x/a");

@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::SpanLayer;
-use crate::client_tls::install_tls_provider;
+use crate::tls::install_tls_provider;
 
 /// The maximum number of queued spans.
-const MOST_WAITING: usize = 4096;
-const MOST_IN_BATCH: usize = 512;
+const MAX_QUEUED: usize = 4096;
+const MAX_BATCH: usize = 512;
 /// How long to collect spans into a batch.
-const PATIENCE: Duration = Duration::from_secs(2);
+const BATCH_DELAY: Duration = Duration::from_secs(2);
 /// Timeout for a request to the collector.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -60,7 +60,7 @@ pub(crate) struct Exporter {
 
 /// A layer for the log's registry, and the exporter of its spans.
 pub(crate) fn start(telemetry: Telemetry) -> (SpanLayer, Exporter) {
-    let (finished, spans) = mpsc::channel(MOST_WAITING);
+    let (finished, spans) = mpsc::channel(MAX_QUEUED);
     let dropped = Arc::new(AtomicU64::new(0));
     (SpanLayer { finished, dropped: Arc::clone(&dropped) }, Exporter { telemetry, spans, dropped })
 }
@@ -77,15 +77,13 @@ impl Exporter {
         let mut is_away = false;
         loop {
             let mut batch = Vec::new();
-            if self.spans.recv_many(&mut batch, MOST_IN_BATCH).await == 0 {
+            if self.spans.recv_many(&mut batch, MAX_BATCH).await == 0 {
                 return Ok(());
             }
             let more = async {
-                while batch.len() < MOST_IN_BATCH && self.spans.recv_many(&mut batch, MOST_IN_BATCH).await > 0
-                {
-                }
+                while batch.len() < MAX_BATCH && self.spans.recv_many(&mut batch, MAX_BATCH).await > 0 {}
             };
-            let _ = tokio::time::timeout(PATIENCE, more).await;
+            let _ = tokio::time::timeout(BATCH_DELAY, more).await;
             let answer = client.post(&url).json(&document(&self.telemetry, &batch)).send().await;
             let problem = match answer {
                 Ok(answer) if answer.status().is_success() => None,

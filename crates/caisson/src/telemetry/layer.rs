@@ -20,7 +20,7 @@ pub(crate) struct SpanLayer {
 }
 
 /// A span in progress.
-struct Running {
+struct OpenSpan {
     trace: u128,
     id: u64,
     parent: Option<u64>,
@@ -42,13 +42,12 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for SpanLayer {
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
         let Some(span) = context.span(id) else { return };
         // Skips intermediate spans that are not exported.
-        let above = span
-            .scope()
-            .skip(1)
-            .find_map(|above| above.extensions().get::<Running>().map(|running| (running.trace, running.id)));
+        let above = span.scope().skip(1).find_map(|above| {
+            above.extensions().get::<OpenSpan>().map(|running| (running.trace, running.id))
+        });
         let trace =
             above.map_or_else(|| (u128::from(random()) << 64) | u128::from(random()), |(trace, _)| trace);
-        let mut running = Running {
+        let mut running = OpenSpan {
             trace,
             id: random(),
             parent: above.map(|(_, id)| id),
@@ -62,14 +61,14 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for SpanLayer {
 
     fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
         if let Some(span) = context.span(id)
-            && let Some(running) = span.extensions_mut().get_mut::<Running>()
+            && let Some(running) = span.extensions_mut().get_mut::<OpenSpan>()
         {
             values.record(running);
         }
     }
 
     fn on_close(&self, id: Id, context: Context<'_, S>) {
-        let Some(running) = context.span(&id).and_then(|span| span.extensions_mut().remove::<Running>())
+        let Some(running) = context.span(&id).and_then(|span| span.extensions_mut().remove::<OpenSpan>())
         else {
             return;
         };
@@ -79,7 +78,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for SpanLayer {
     }
 }
 
-impl Running {
+impl OpenSpan {
     fn finish(self) -> Value {
         let parent = self.parent.map(|id| format!("{id:016x}")).unwrap_or_default();
         let kind = if self.name == "request" { 2 } else { 1 };
@@ -109,7 +108,7 @@ impl Running {
     }
 }
 
-impl Visit for Running {
+impl Visit for OpenSpan {
     fn record_u64(&mut self, field: &Field, value: u64) {
         // The JSON encoding of OTLP represents integers as strings.
         self.add(field, &json!({"intValue": value.to_string()}));

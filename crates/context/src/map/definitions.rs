@@ -17,7 +17,7 @@ pub struct Definition {
 }
 
 /// File extensions of source code.
-const CODE: [&str; 24] = [
+const CODE_EXTENSIONS: [&str; 24] = [
     "rs", "py", "ts", "tsx", "mts", "cts", "js", "jsx", "mjs", "cjs", "go", "java", "kt", "c", "h", "cc",
     "cpp", "hpp", "cs", "rb", "php", "swift", "scala", "ex",
 ];
@@ -28,7 +28,7 @@ fn extension(path: &str) -> &str {
 
 /// Whether the file name has an extension of source code.
 pub fn is_code(path: &str) -> bool {
-    CODE.contains(&extension(path))
+    CODE_EXTENSIONS.contains(&extension(path))
 }
 
 /// The definitions of a file, in line order.
@@ -46,7 +46,7 @@ fn signature(text: &str) -> String {
     let line = line.trim_end_matches(['{', ':']).trim_end();
     // A body on the same line is not part of the signature.
     let line = line.split_once(" { ").map_or(line, |(before, _)| before);
-    crate::facts::short(line, SIGNATURE_BYTES)
+    crate::event_facts::short(line, SIGNATURE_BYTES)
 }
 
 const STARTS: [&str; 14] = [

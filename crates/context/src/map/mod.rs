@@ -12,11 +12,11 @@ pub use definitions::{Definition, definitions, is_code};
 use crate::tokens;
 
 /// Larger files are generated or are data.
-const MOST_FILE_BYTES: usize = 512 * 1024;
+const MAX_FILE_BYTES: usize = 512 * 1024;
 /// The maximum number of files. The caller passes the most important ones first (those under version control).
-const MOST_FILES: usize = 5_000;
+const MAX_FILES: usize = 5_000;
 /// The maximum number of definitions shown per file.
-const MOST_OF_A_FILE: usize = 24;
+const MAX_DEFINITIONS_PER_FILE: usize = 24;
 
 #[derive(Debug, Clone, Copy)]
 pub struct SourceFile<'a> {
@@ -35,11 +35,11 @@ struct Parsed<'a> {
 
 /// Builds the map of a workspace. Names that occur in `focus` (the task) get more weight. `None` if there is no
 /// code.
-pub fn map(files: &[SourceFile<'_>], focus: &str, most_tokens: u32) -> Option<String> {
+pub fn map(files: &[SourceFile<'_>], focus: &str, max_tokens: u32) -> Option<String> {
     let mut parsed: Vec<Parsed<'_>> = files
         .iter()
-        .filter(|file| file.text.len() <= MOST_FILE_BYTES && definitions::is_code(file.path))
-        .take(MOST_FILES)
+        .filter(|file| file.text.len() <= MAX_FILE_BYTES && definitions::is_code(file.path))
+        .take(MAX_FILES)
         .map(|file| Parsed {
             path: file.path,
             definitions: definitions(file.path, file.text),
@@ -53,7 +53,7 @@ pub fn map(files: &[SourceFile<'_>], focus: &str, most_tokens: u32) -> Option<St
     }
     let focus = names(focus);
     let ranked = rank::rank(&parsed, &focus);
-    Some(render(&parsed, &ranked, most_tokens))
+    Some(render(&parsed, &ranked, max_tokens))
 }
 
 /// The identifiers of a text and how often each occurs.
@@ -69,13 +69,13 @@ fn names(text: &str) -> BTreeMap<&str, u32> {
 }
 
 /// Files by rank, each with its highest-ranked definitions in line order, until the token limit is reached.
-fn render(parsed: &[Parsed<'_>], ranked: &rank::Ranked, most_tokens: u32) -> String {
+fn render(parsed: &[Parsed<'_>], ranked: &rank::Ranked, max_tokens: u32) -> String {
     let mut order: Vec<usize> = (0..parsed.len()).collect();
     order.sort_by(|a, b| {
         ranked.files[*b].total_cmp(&ranked.files[*a]).then(parsed[*a].path.cmp(parsed[*b].path))
     });
     let mut text = format!("{} files with code; the most referred to first.\n", parsed.len());
-    let mut left = most_tokens.saturating_sub(tokens::count(&text) + 8);
+    let mut left = max_tokens.saturating_sub(tokens::count(&text) + 8);
     for at in order {
         let block = block(&parsed[at], &ranked.definitions);
         let cost = tokens::count(&block);
@@ -100,7 +100,7 @@ fn block(file: &Parsed<'_>, wanted: &HashMap<String, f64>) -> String {
     let score = |definition: &Definition| wanted.get(&definition.name).copied().unwrap_or(0.0);
     let mut best: Vec<&Definition> = file.definitions.iter().collect();
     best.sort_by(|a, b| score(b).total_cmp(&score(a)).then(a.line.cmp(&b.line)));
-    best.truncate(MOST_OF_A_FILE);
+    best.truncate(MAX_DEFINITIONS_PER_FILE);
     best.sort_by_key(|definition| definition.line);
     let mut text = format!("{}\n", file.path);
     for definition in best {
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_refer_to_comes_first() {
+    fn most_referenced_files_come_first() {
         let text = map_of(&workspace(), "", 4_000);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[1], "src/engine.rs");
@@ -160,13 +160,13 @@ mod tests {
     }
 
     #[test]
-    fn names_of_the_task_count_for_more() {
+    fn names_in_the_task_get_more_weight() {
         let text = map_of(&workspace(), "make nobody_calls_this faster", 4_000);
         assert_eq!(text.lines().nth(1), Some("src/unused.rs"));
     }
 
     #[test]
-    fn the_map_stays_within_its_room_and_does_not_depend_on_the_order_of_files() {
+    fn map_fits_its_limit_and_ignores_file_order() {
         let mut files: Vec<(String, String)> = (0..500)
             .map(|n| (format!("src/m{n}.rs"), format!("pub fn function_{n}() {{ function_{}(); }}\n", n / 2)))
             .collect();

@@ -7,7 +7,7 @@ use super::Parsed;
 const DAMPING: f64 = 0.85;
 const ROUNDS: usize = 30;
 /// Weight of a name that occurs in the task, relative to other names.
-const FOCUS: f64 = 20.0;
+const FOCUS_WEIGHT: f64 = 20.0;
 
 /// Ranks of files, by index, and of definitions, by name.
 pub(super) struct Ranked {
@@ -27,7 +27,7 @@ pub(super) fn rank(parsed: &[Parsed<'_>], focus: &BTreeMap<&str, u32>) -> Ranked
     }
     let edges = edges(parsed, &defined, focus);
     let start = start(parsed, focus);
-    let mut worth = start.clone();
+    let mut ranks = start.clone();
     for _ in 0..ROUNDS {
         let mut next: Vec<f64> = start.iter().map(|share| (1.0 - DAMPING) * share).collect();
         for (from, outgoing) in edges.iter().enumerate() {
@@ -35,28 +35,28 @@ pub(super) fn rank(parsed: &[Parsed<'_>], focus: &BTreeMap<&str, u32>) -> Ranked
             if sum == 0.0 {
                 // A file without references distributes its rank to all files.
                 for (to, share) in start.iter().enumerate() {
-                    next[to] += DAMPING * worth[from] * share;
+                    next[to] += DAMPING * ranks[from] * share;
                 }
                 continue;
             }
             for edge in outgoing {
-                next[edge.to] += DAMPING * worth[from] * edge.weight / sum;
+                next[edge.to] += DAMPING * ranks[from] * edge.weight / sum;
             }
         }
-        worth = next;
+        ranks = next;
     }
     let mut definitions: HashMap<String, f64> = HashMap::new();
     for (from, outgoing) in edges.iter().enumerate() {
         for edge in outgoing {
-            *definitions.entry(edge.name.to_owned()).or_default() += worth[from] * edge.weight;
+            *definitions.entry(edge.name.to_owned()).or_default() += ranks[from] * edge.weight;
         }
     }
     for (name, score) in &mut definitions {
         if focus.contains_key(name.as_str()) {
-            *score *= FOCUS;
+            *score *= FOCUS_WEIGHT;
         }
     }
-    Ranked { files: worth, definitions }
+    Ranked { files: ranks, definitions }
 }
 
 struct Edge<'a> {
@@ -76,8 +76,8 @@ fn edges<'a>(
         let mut edges = Vec::new();
         for (name, count) in &file.names {
             let Some(places) = defined.get(name).filter(|places| places.len() <= 10) else { continue };
-            let wanted = if focus.contains_key(name) { FOCUS } else { 1.0 };
-            let weight = f64::from(*count).sqrt() * wanted / places.len() as f64;
+            let focus_weight = if focus.contains_key(name) { FOCUS_WEIGHT } else { 1.0 };
+            let weight = f64::from(*count).sqrt() * focus_weight / places.len() as f64;
             edges.extend(places.iter().filter(|to| **to != from).map(|to| Edge { to: *to, name, weight }));
         }
         edges
@@ -87,13 +87,13 @@ fn edges<'a>(
 
 /// The start distribution: uniform, with more weight on files that the task mentions.
 fn start(parsed: &[Parsed<'_>], focus: &BTreeMap<&str, u32>) -> Vec<f64> {
-    let wish = |file: &Parsed<'_>| {
+    let initial_weight = |file: &Parsed<'_>| {
         let is_defined =
             file.definitions.iter().any(|definition| focus.contains_key(definition.name.as_str()));
         let stem = file.path.rsplit('/').next().and_then(|name| name.split('.').next()).unwrap_or_default();
-        if is_defined || (stem.len() > 2 && focus.contains_key(stem)) { FOCUS } else { 1.0 }
+        if is_defined || (stem.len() > 2 && focus.contains_key(stem)) { FOCUS_WEIGHT } else { 1.0 }
     };
-    let wishes: Vec<f64> = parsed.iter().map(wish).collect();
-    let sum: f64 = wishes.iter().sum();
-    wishes.into_iter().map(|wish| wish / sum).collect()
+    let weights: Vec<f64> = parsed.iter().map(initial_weight).collect();
+    let sum: f64 = weights.iter().sum();
+    weights.into_iter().map(|weight| weight / sum).collect()
 }

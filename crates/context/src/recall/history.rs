@@ -5,10 +5,11 @@ use std::fmt::Write as _;
 
 use super::index::Hit;
 use super::words;
-use crate::cut;
-use crate::entry::{Entry, EntryBody, EventId};
+use crate::entry::{Entry, EntryBody};
 use crate::error::ContextError;
-use crate::output::Limits;
+use crate::event_id::EventId;
+use crate::output_cap::Limits;
+use crate::tokens::truncate;
 
 /// The maximum length of a snippet line.
 const SNIPPET_BYTES: usize = 200;
@@ -76,7 +77,7 @@ pub fn answer(
         for neighbour in &hit.neighbours {
             let Some(entry) = history.entry(*neighbour)? else { continue };
             let side = if *neighbour < hit.id { "before" } else { "after" };
-            let line = crate::facts::first_line(&words::text_of(&entry));
+            let line = crate::event_facts::first_line(&words::text_of(&entry));
             // Writing to a string cannot fail.
             let _ = writeln!(answer, "  {side}: [{neighbour}] {}: {line}", who(&entry));
         }
@@ -94,7 +95,7 @@ fn write_hit(answer: &mut String, hit: &Hit, entry: &Entry, wanted: &[String]) {
         hit.id,
         words::day_of(hit.time_ms),
         who(entry),
-        crate::output::count_lines(&text),
+        crate::output_cap::count_lines(&text),
     );
     for (number, line) in snippet(&text, wanted) {
         let _ = writeln!(answer, "  {number}: {}", around(line, wanted));
@@ -110,8 +111,8 @@ fn around(line: &str, wanted: &[String]) -> String {
     let lower = line.to_ascii_lowercase();
     let places = wanted.iter().filter_map(|word| Some((word.len(), lower.find(word.as_str())?)));
     let at = places.max_by_key(|(length, _)| *length).map_or(0, |(_, at)| at);
-    let start = cut::floor(line, at.saturating_sub(SNIPPET_BYTES / 3));
-    let end = cut::floor(line, start + SNIPPET_BYTES);
+    let start = truncate::floor(line, at.saturating_sub(SNIPPET_BYTES / 3));
+    let end = truncate::floor(line, start + SNIPPET_BYTES);
     let mark = |is_cut: bool| if is_cut { "…" } else { "" };
     format!("{}{}{}", mark(start > 0), &line[start..end], mark(end < line.len()))
 }
@@ -186,12 +187,12 @@ pub fn history_read(
         },
         _ => words::text_of(&entry).into_owned(),
     };
-    Ok(note.unwrap_or_default().to_owned() + &some_of(&text, part.into()))
+    Ok(note.unwrap_or_default().to_owned() + &excerpt(&text, part.into()))
 }
 
 /// Lines of a text, unchanged, up to the limit.
-fn some_of(text: &str, part: Part) -> String {
-    let all = crate::output::count_lines(text);
+fn excerpt(text: &str, part: Part) -> String {
+    let all = crate::output_cap::count_lines(text);
     let skip = part.lines.first.max(1) - 1;
     let take = part.lines.last.saturating_sub(skip);
     let line_starts = |count: usize| match count {
@@ -204,7 +205,7 @@ fn some_of(text: &str, part: Part) -> String {
     if chosen.is_empty() && !text.is_empty() {
         return format!("[there are no such lines: the text has {all}]\n");
     }
-    let from = cut::ceil(chosen, part.from_byte);
+    let from = truncate::ceil(chosen, part.from_byte);
     if from == chosen.len() && from > 0 {
         return format!("[there are no such bytes: these lines have {from}]\n");
     }
@@ -215,12 +216,12 @@ fn some_of(text: &str, part: Part) -> String {
     let after_lines =
         rest.match_indices('\n').nth(part.limits.lines.max(1) - 1).map_or(rest.len(), |(at, _)| at + 1);
     // At least one character, so that a reader who continues always makes progress.
-    let end = cut::floor(rest, part.limits.bytes.min(after_lines)).max(cut::ceil(rest, 1));
-    let before = crate::output::count_lines(&chosen[..from]) - usize::from(is_within_line(chosen, from));
+    let end = truncate::floor(rest, part.limits.bytes.min(after_lines)).max(truncate::ceil(rest, 1));
+    let before = crate::output_cap::count_lines(&chosen[..from]) - usize::from(is_within_line(chosen, from));
     let first = skip + before + 1;
     if let Some(at) = rest[..end].rfind('\n') {
         let shown = &rest[..=at];
-        let last = first + crate::output::count_lines(shown) - 1;
+        let last = first + crate::output_cap::count_lines(shown) - 1;
         return format!("{shown}\n[lines {first}-{last} of {all}; go on with from_line {}]\n", last + 1);
     }
     // Counted from the start of the line, so that the result does not depend on earlier reads.

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::memory::{Document, Memory, Posting};
-use super::segment::{Segment, Word, Writer};
+use super::segment::{Segment, WordEntry, Writer};
 use super::vectors::Vectors;
 use super::words::Form;
 use super::{merge, rank, words};
-use crate::entry::{Entry, EventId};
+use crate::entry::Entry;
 use crate::error::ContextError;
+use crate::event_id::EventId;
 
 /// How many events are committed together.
 pub const COMMIT_EVENTS: usize = 200;
@@ -17,17 +18,17 @@ pub const COMMIT_EVENTS: usize = 200;
 pub const COMMIT_MS: i64 = 1_000;
 
 /// How many segments of about the same size are merged into one.
-const FAN: usize = 8;
+const FAN_IN: usize = 8;
 /// Further words of a query are ignored.
-const MOST_WORDS: usize = 32;
+const MAX_WORDS: usize = 32;
 /// This many bytes of text are committed immediately, however few events they are.
 const COMMIT_BYTES: usize = 4 * 1024 * 1024;
 /// At most this much of one event is indexed, half from the head and half from the tail. No tool prints more.
-const MOST_TEXT: usize = 32 * 1024 * 1024;
+const MAX_TEXT: usize = 32 * 1024 * 1024;
 /// Weight of a match in a part of an identifier, relative to a match of the whole identifier.
-const PART: f32 = 0.3;
+const PART_WEIGHT: f32 = 0.3;
 /// How many entries of each ranking are fused.
-const FUSED: usize = 100;
+const FUSION_DEPTH: usize = 100;
 
 /// Finds events by words and, if available, by vectors. Belongs to one history.
 #[derive(Debug)]
@@ -127,9 +128,9 @@ impl Index {
         if text.is_empty() || self.newest().is_some_and(|newest| newest >= id) {
             return;
         }
-        if text.len() > MOST_TEXT {
-            let head = &text[..crate::cut::floor(text, MOST_TEXT / 2)];
-            let tail = &text[crate::cut::ceil(text, text.len() - MOST_TEXT / 2)..];
+        if text.len() > MAX_TEXT {
+            let head = &text[..crate::tokens::truncate::floor(text, MAX_TEXT / 2)];
+            let tail = &text[crate::tokens::truncate::ceil(text, text.len() - MAX_TEXT / 2)..];
             self.memory.add(id, time_ms, &format!("{head}\n{tail}"));
         } else {
             self.memory.add(id, time_ms, text);
@@ -185,9 +186,9 @@ impl Index {
         write: impl FnOnce(&Path) -> Result<(), ContextError>,
     ) -> Result<Segment, ContextError> {
         let path = self.folder.join(format!("{:016x}-{:016x}.words", first.0, last.0));
-        let aside = path.with_extension("tmp");
-        write(&aside)?;
-        std::fs::rename(&aside, &path).map_err(|source| ContextError::File {
+        let temporary = path.with_extension("tmp");
+        write(&temporary)?;
+        std::fs::rename(&temporary, &path).map_err(|source| ContextError::File {
             action: "name the index file",
             path: path.clone(),
             source,
@@ -196,7 +197,7 @@ impl Index {
     }
 
     fn merge_where_due(&mut self) -> Result<(), ContextError> {
-        while let Some(start) = self.run_of_equals() {
+        while let Some(start) = self.newest_mergeable_run() {
             let run = &self.segments[start..];
             let ends = run.first().and_then(|segment| segment.documents.first()).zip(self.newest_committed());
             let Some((first, last)) = ends else { return Ok(()) };
@@ -210,11 +211,12 @@ impl Index {
     }
 
     /// The start of the newest run of segments of about the same size, if it is long enough to merge.
-    fn run_of_equals(&self) -> Option<usize> {
-        let start = self.segments.len().checked_sub(FAN)?;
+    fn newest_mergeable_run(&self) -> Option<usize> {
+        let start = self.segments.len().checked_sub(FAN_IN)?;
         let newest = self.segments.last()?.documents.len();
-        let is_equal =
-            |segment: &Segment| segment.documents.len() <= newest.max(COMMIT_EVENTS).saturating_mul(FAN / 2);
+        let is_equal = |segment: &Segment| {
+            segment.documents.len() <= newest.max(COMMIT_EVENTS).saturating_mul(FAN_IN / 2)
+        };
         self.segments[start..].iter().all(is_equal).then_some(start)
     }
 
@@ -223,12 +225,12 @@ impl Index {
     /// # Errors
     /// A file cannot be read.
     pub fn search(&self, query: Query<'_>) -> Result<Vec<Hit>, ContextError> {
-        let by_words = self.search_words(query.text, query.limit.max(FUSED))?;
+        let by_words = self.search_words(query.text, query.limit.max(FUSION_DEPTH))?;
         let ranked = match query.vector {
             None => by_words,
             Some(vector) => {
                 let words = by_words.iter().map(|(id, _)| *id).collect();
-                rank::fuse(&[words, self.vectors.nearest(vector, FUSED)])
+                rank::fuse(&[words, self.vectors.nearest(vector, FUSION_DEPTH)])
             }
         };
         let hits = ranked.into_iter().take(query.limit).filter_map(|(id, score)| {
@@ -242,7 +244,7 @@ impl Index {
         let mut wanted: BTreeMap<String, Form> = BTreeMap::new();
         words::each_form(text, |word, form| {
             let is_known = wanted.contains_key(word);
-            if (is_known && form == Form::Whole) || (!is_known && wanted.len() < MOST_WORDS) {
+            if (is_known && form == Form::Whole) || (!is_known && wanted.len() < MAX_WORDS) {
                 wanted.insert(word.to_owned(), form);
             }
         });
@@ -255,19 +257,19 @@ impl Index {
         for (word, form) in &wanted {
             // The number of documents with a word is known before its postings are read, so postings need not be
             // kept.
-            let mut found: Vec<Option<Word>> = Vec::with_capacity(parts);
+            let mut found: Vec<Option<WordEntry>> = Vec::with_capacity(parts);
             for segment in &self.segments {
                 found.push(segment.find(word)?);
             }
             let in_memory = self.memory.postings(word);
             let on_disk: u64 = found.iter().flatten().map(|word| u64::from(word.documents)).sum();
-            let share = if *form == Form::Whole { 1.0 } else { PART };
-            let rarity = share * rank::rarity(documents, on_disk + in_memory.len() as u64);
+            let share = if *form == Form::Whole { 1.0 } else { PART_WEIGHT };
+            let idf = share * rank::idf(documents, on_disk + in_memory.len() as u64);
             let score = |part: usize, posting: Posting, scores: &mut Vec<f32>| {
                 let known = self.part(part);
                 scores.resize(known.len(), 0.0);
                 let at = posting.document as usize;
-                scores[at] += rank::weight(rarity, posting.count, known[at].length, average);
+                scores[at] += rank::weight(idf, posting.count, known[at].length, average);
             };
             for (part, (segment, word)) in self.segments.iter().zip(&found).enumerate() {
                 if let Some(word) = word {

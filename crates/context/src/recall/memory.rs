@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::words;
-use crate::entry::EventId;
+use crate::event_id::EventId;
 
 /// An indexed event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,15 +3,15 @@
 use std::path::Path;
 
 use super::memory::{Document, Posting};
-use super::segment::{Segment, Word, Writer};
+use super::segment::{Segment, WordEntry, Writer};
 use crate::error::ContextError;
 
 /// Iterates over the words of one segment.
 struct Cursor<'a> {
     segment: &'a Segment,
-    blocks: Box<dyn Iterator<Item = Result<Vec<Word>, ContextError>> + 'a>,
-    block: std::vec::IntoIter<Word>,
-    word: Option<Word>,
+    blocks: Box<dyn Iterator<Item = Result<Vec<WordEntry>, ContextError>> + 'a>,
+    block: std::vec::IntoIter<WordEntry>,
+    word: Option<WordEntry>,
     /// The offset added to its document numbers.
     base: u32,
 }

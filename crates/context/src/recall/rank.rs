@@ -2,29 +2,29 @@
 
 use std::collections::BTreeMap;
 
-use crate::entry::EventId;
+use crate::event_id::EventId;
 
-const SATURATION: f32 = 1.2;
-const LENGTH: f32 = 0.5;
+const BM25_K1: f32 = 1.2;
+const BM25_B: f32 = 0.5;
 /// A document counts as at most this many times the average length.
-const LONGEST: f32 = 4.0;
+const MAX_LENGTH_RATIO: f32 = 4.0;
 
 /// The constant of reciprocal rank fusion.
 pub const RECIPROCAL_K: f32 = 60.0;
 
 /// How specific a word is: its inverse document frequency.
-pub(super) fn rarity(documents: u64, with_word: u64) -> f32 {
+pub(super) fn idf(documents: u64, with_word: u64) -> f32 {
     let (all, with) = (documents as f32, with_word as f32);
     (1.0 + (all - with + 0.5).max(0.0) / (with + 0.5)).ln()
 }
 
 /// What a word adds to a document's score.
-pub(super) fn weight(rarity: f32, count: u32, length: u32, average: f32) -> f32 {
+pub(super) fn weight(idf: f32, count: u32, length: u32, average: f32) -> f32 {
     let count = count as f32;
     // Outputs can have any length. Without a limit, words in a very long one could never be found.
-    let ratio = (length as f32 / average.max(1.0)).min(LONGEST);
-    let norm = SATURATION * (1.0 - LENGTH + LENGTH * ratio);
-    rarity * count * (SATURATION + 1.0) / (count + norm)
+    let ratio = (length as f32 / average.max(1.0)).min(MAX_LENGTH_RATIO);
+    let norm = BM25_K1 * (1.0 - BM25_B + BM25_B * ratio);
+    idf * count * (BM25_K1 + 1.0) / (count + norm)
 }
 
 /// Fuses several rankings, each best first: an entry gets 1 / (60 + rank) from each.
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_two_rankings_agree_on_comes_first() {
+    fn fusion_ranks_entries_of_both_rankings_first() {
         let ids = |numbers: &[u64]| numbers.iter().copied().map(EventId).collect::<Vec<_>>();
         let fused = fuse(&[ids(&[1, 2, 3]), ids(&[4, 3, 5])]);
         assert_eq!(fused[0].0, EventId(3));

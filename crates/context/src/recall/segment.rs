@@ -16,8 +16,8 @@ use sha2::{Digest as _, Sha256};
 
 use super::memory::{Document, Posting};
 use super::varint;
-use crate::entry::EventId;
 use crate::error::ContextError;
+use crate::event_id::EventId;
 
 const MAGIC: &[u8; 8] = b"csnidx01";
 /// Words per block.
@@ -49,7 +49,7 @@ struct Block {
 
 /// A word and the location of its postings.
 #[derive(Debug)]
-pub(super) struct Word {
+pub(super) struct WordEntry {
     pub(super) text: String,
     /// The number of documents that contain it.
     pub(super) documents: u32,
@@ -90,7 +90,7 @@ impl Segment {
     }
 
     /// A word, if the segment contains it.
-    pub(super) fn find(&self, word: &str) -> Result<Option<Word>, ContextError> {
+    pub(super) fn find(&self, word: &str) -> Result<Option<WordEntry>, ContextError> {
         let after = self.blocks.partition_point(|block| &*block.first <= word);
         let Some(block) = after.checked_sub(1).and_then(|at| self.blocks.get(at)) else { return Ok(None) };
         let bytes = read_at(&self.file, &self.path, block.at, block.bytes as usize)?;
@@ -99,11 +99,11 @@ impl Segment {
     }
 
     /// All words in order, one block at a time.
-    pub(super) fn words(&self) -> impl Iterator<Item = Result<Vec<Word>, ContextError>> + '_ {
+    pub(super) fn words(&self) -> impl Iterator<Item = Result<Vec<WordEntry>, ContextError>> + '_ {
         self.blocks.iter().map(|block| self.read_block(block))
     }
 
-    pub(super) fn read_postings(&self, word: &Word) -> Result<Vec<Posting>, ContextError> {
+    pub(super) fn read_postings(&self, word: &WordEntry) -> Result<Vec<Posting>, ContextError> {
         let mut postings = Vec::with_capacity((word.documents as usize).min(self.documents.len()));
         self.each_posting(word, |posting| postings.push(posting))?;
         Ok(postings)
@@ -112,7 +112,7 @@ impl Segment {
     /// Calls `take` with every posting of a word. The document number is always valid in this segment.
     pub(super) fn each_posting(
         &self,
-        word: &Word,
+        word: &WordEntry,
         mut take: impl FnMut(Posting),
     ) -> Result<(), ContextError> {
         let damaged = || ContextError::Damaged { path: self.path.clone(), what: "postings" };
@@ -135,40 +135,40 @@ impl Segment {
         Ok(())
     }
 
-    fn read_block(&self, block: &Block) -> Result<Vec<Word>, ContextError> {
+    fn read_block(&self, block: &Block) -> Result<Vec<WordEntry>, ContextError> {
         let bytes = read_at(&self.file, &self.path, block.at, block.bytes as usize)?;
         decode_block(&bytes, block.postings)
             .ok_or_else(|| ContextError::Damaged { path: self.path.clone(), what: "words" })
     }
 }
 
-fn decode_block(bytes: &[u8], at: u64) -> Option<Vec<Word>> {
+fn decode_block(bytes: &[u8], at: u64) -> Option<Vec<WordEntry>> {
     let mut words = Vec::with_capacity(BLOCK);
     each_word(bytes, at, |text, documents, at, bytes| {
-        words.push(Word { text: std::str::from_utf8(text).ok()?.to_owned(), documents, at, bytes });
-        Some(Go::On)
+        words.push(WordEntry { text: std::str::from_utf8(text).ok()?.to_owned(), documents, at, bytes });
+        Some(WalkControl::On)
     })?;
     Some(words)
 }
 
 /// Finds a word in a block. The outer `None` means that the block is damaged.
-fn find_in_block(bytes: &[u8], at: u64, wanted: &str) -> Option<Option<Word>> {
+fn find_in_block(bytes: &[u8], at: u64, wanted: &str) -> Option<Option<WordEntry>> {
     let mut found = None;
     each_word(bytes, at, |text, documents, at, bytes| {
         match text.cmp(wanted.as_bytes()) {
-            std::cmp::Ordering::Less => return Some(Go::On),
+            std::cmp::Ordering::Less => return Some(WalkControl::On),
             std::cmp::Ordering::Equal => {
-                found = Some(Word { text: wanted.to_owned(), documents, at, bytes });
+                found = Some(WordEntry { text: wanted.to_owned(), documents, at, bytes });
             }
             std::cmp::Ordering::Greater => {}
         }
-        Some(Go::Stop)
+        Some(WalkControl::Stop)
     })?;
     Some(found)
 }
 
 /// Whether an iteration continues.
-enum Go {
+enum WalkControl {
     On,
     Stop,
 }
@@ -177,7 +177,7 @@ enum Go {
 fn each_word(
     bytes: &[u8],
     mut at: u64,
-    mut take: impl FnMut(&[u8], u32, u64, u64) -> Option<Go>,
+    mut take: impl FnMut(&[u8], u32, u64, u64) -> Option<WalkControl>,
 ) -> Option<()> {
     let mut rest = bytes;
     let mut text: Vec<u8> = Vec::with_capacity(64);
@@ -190,7 +190,7 @@ fn each_word(
         text.extend_from_slice(suffix);
         let documents = u32::try_from(varint::read(&mut rest)?).ok()?;
         let bytes = varint::read(&mut rest)?;
-        if let Go::Stop = take(&text, documents, at, bytes)? {
+        if let WalkControl::Stop = take(&text, documents, at, bytes)? {
             break;
         }
         at = at.checked_add(bytes)?;

@@ -37,7 +37,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn numbers_come_back_as_they_were(value in any::<u64>(), signed in any::<i64>()) {
+        fn varints_round_trip(value in any::<u64>(), signed in any::<i64>()) {
             let mut bytes = Vec::new();
             super::write(&mut bytes, value);
             super::write(&mut bytes, super::zigzag(signed));

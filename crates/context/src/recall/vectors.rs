@@ -5,8 +5,8 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
-use crate::entry::EventId;
 use crate::error::ContextError;
+use crate::event_id::EventId;
 
 const MAGIC: &[u8; 8] = b"csnvec01";
 /// Event id and scale of a record.

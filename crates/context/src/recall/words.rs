@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use crate::entry::{Entry, EntryBody};
 
 /// The maximum length of a word.
-const MOST_BYTES: usize = 48;
+const MAX_BYTES: usize = 48;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
@@ -25,7 +25,7 @@ pub fn each_word(text: &str, mut emit: impl FnMut(&str)) {
 
 /// Calls `emit` with every word of a text and its form.
 pub(super) fn each_form(text: &str, mut emit: impl FnMut(&str, Form)) {
-    let mut buffer = String::with_capacity(MOST_BYTES);
+    let mut buffer = String::with_capacity(MAX_BYTES);
     let is_path_sign = |c: char| matches!(c, '/' | '.' | '-');
     for run in text.split(|c: char| !(c.is_alphanumeric() || c == '_' || is_path_sign(c))) {
         let run = run.trim_matches(is_path_sign);
@@ -34,7 +34,7 @@ pub(super) fn each_form(text: &str, mut emit: impl FnMut(&str, Form)) {
         }
         if run.contains(is_path_sign) {
             // The path as written. If it is too long, its end, which is more specific than its start.
-            let start = crate::cut::ceil(run, run.len().saturating_sub(MOST_BYTES));
+            let start = crate::tokens::truncate::ceil(run, run.len().saturating_sub(MAX_BYTES));
             send(&run[start..], Form::Whole, &mut buffer, &mut emit);
         }
         for word in run.split(is_path_sign).filter(|word| !word.is_empty()) {
@@ -56,7 +56,7 @@ fn each_part(word: &str, buffer: &mut String, emit: &mut impl FnMut(&str, Form))
     let mut start = 0;
     let bytes = whole.as_bytes();
     for at in 1..=bytes.len() {
-        if at < bytes.len() && !is_seam(bytes, at) {
+        if at < bytes.len() && !is_word_boundary(bytes, at) {
             continue;
         }
         let part = whole[start..at].trim_matches('_');
@@ -70,16 +70,16 @@ fn each_part(word: &str, buffer: &mut String, emit: &mut impl FnMut(&str, Form))
 
 /// Whether a part ends before this byte: after an underscore, at `aB`, at `ABc` before `B`. Non-ASCII letters never
 /// form a boundary, so a part always ends at a character boundary.
-fn is_seam(bytes: &[u8], at: usize) -> bool {
+fn is_word_boundary(bytes: &[u8], at: usize) -> bool {
     let (before, here) = (bytes[at - 1], bytes[at]);
     if !before.is_ascii() || !here.is_ascii() {
         return false;
     }
-    let is_hump = before.is_ascii_lowercase() && here.is_ascii_uppercase();
+    let is_case_change = before.is_ascii_lowercase() && here.is_ascii_uppercase();
     let is_end_of_capitals = before.is_ascii_uppercase()
         && here.is_ascii_uppercase()
         && bytes.get(at + 1).is_some_and(u8::is_ascii_lowercase);
-    before == b'_' || is_hump || is_end_of_capitals
+    before == b'_' || is_case_change || is_end_of_capitals
 }
 
 /// Text in scripts without spaces is indexed by pairs of characters.
@@ -104,7 +104,7 @@ fn send(word: &str, form: Form, buffer: &mut String, emit: &mut impl FnMut(&str,
     if word.len() < 2 || is_short_number {
         return;
     }
-    let word = &word[..crate::cut::floor(word, MOST_BYTES)];
+    let word = &word[..crate::tokens::truncate::floor(word, MAX_BYTES)];
     buffer.clear();
     if word.is_ascii() {
         buffer.push_str(word);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn days_are_those_of_the_calendar() {
+    fn day_of_matches_the_calendar() {
         assert_eq!(day_of(0), "1970-01-01");
         assert_eq!(day_of(1_709_164_800_000), "2024-02-29");
         assert_eq!(day_of(-1), "1969-12-31");
@@ -203,7 +203,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_text_has_words_of_bounded_length(text in "\\PC{0,300}") {
-            each_word(&text, |word| assert!(!word.is_empty() && word.chars().count() <= MOST_BYTES));
+            each_word(&text, |word| assert!(!word.is_empty() && word.chars().count() <= MAX_BYTES));
         }
     }
 }

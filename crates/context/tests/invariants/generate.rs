@@ -37,21 +37,21 @@ pub(crate) enum Op {
         share: u8,
     },
     /// A result without a call.
-    Stray,
+    OrphanResult,
 }
 
 #[derive(Debug, Clone)]
 pub(crate) struct CallOp {
     pub(crate) argument: Size,
     pub(crate) output: Size,
-    pub(crate) arrives: Arrives,
+    pub(crate) arrives: Arrival,
     pub(crate) is_error: bool,
     pub(crate) has_image: bool,
 }
 
 /// When a result arrives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Arrives {
+pub(crate) enum Arrival {
     InTime,
     /// Before the results of earlier calls of the batch.
     First,
@@ -102,11 +102,11 @@ fn size() -> impl Strategy<Value = Size> {
 
 fn call() -> impl Strategy<Value = CallOp> {
     let arrives = prop_oneof![
-        20 => Just(Arrives::InTime),
-        4 => Just(Arrives::First),
-        2 => Just(Arrives::Interrupted),
-        2 => Just(Arrives::Late),
-        2 => Just(Arrives::Never),
+        20 => Just(Arrival::InTime),
+        4 => Just(Arrival::First),
+        2 => Just(Arrival::Interrupted),
+        2 => Just(Arrival::Late),
+        2 => Just(Arrival::Never),
     ];
     let output = prop_oneof![400 => size(), 1 => Just(Size::TenMegabytes)];
     (size(), output, arrives, prop::bool::weighted(0.2), prop::bool::weighted(0.05)).prop_map(
@@ -131,7 +131,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (700_u32..1600).prop_map(|thousandths| Op::Correction { thousandths }),
         1 => prop::option::of(3_000_u32..40_000).prop_map(|limit| Op::Tighten { limit }),
         1 => (20_000_u32..120_000, 0_u8..15).prop_map(|(budget, share)| Op::Window { budget, share }),
-        1 => Just(Op::Stray),
+        1 => Just(Op::OrphanResult),
     ]
 }
 
@@ -202,23 +202,23 @@ pub(crate) fn expand(ops: &[Op]) -> Vec<Entry> {
                     writer.result(&id, &call, salt);
                 }
                 let id = |at: usize| format!("call-{number}-{at}");
-                let order = |arrives: Arrives| match arrives {
-                    Arrives::First => 0,
-                    Arrives::InTime => 1,
-                    Arrives::Interrupted => 2,
-                    Arrives::Late | Arrives::Never => 3,
+                let order = |arrives: Arrival| match arrives {
+                    Arrival::First => 0,
+                    Arrival::InTime => 1,
+                    Arrival::Interrupted => 2,
+                    Arrival::Late | Arrival::Never => 3,
                 };
                 let mut arrivals: Vec<usize> = (0..calls.len()).collect();
                 arrivals.sort_by_key(|at| order(calls[*at].arrives));
                 for at in arrivals {
                     match calls[at].arrives {
-                        Arrives::Never => {}
-                        Arrives::Late => late.push((id(at), calls[at].clone(), salt)),
-                        Arrives::Interrupted => {
+                        Arrival::Never => {}
+                        Arrival::Late => late.push((id(at), calls[at].clone(), salt)),
+                        Arrival::Interrupted => {
                             writer.push(EntryBody::User { text: format!("stop {salt}"), images: Vec::new() });
                             writer.result(&id(at), &calls[at], salt);
                         }
-                        Arrives::InTime | Arrives::First => writer.result(&id(at), &calls[at], salt),
+                        Arrival::InTime | Arrival::First => writer.result(&id(at), &calls[at], salt),
                     }
                 }
             }
@@ -238,7 +238,7 @@ pub(crate) fn expand(ops: &[Op]) -> Vec<Entry> {
                 tools_tokens: budget / 50,
                 ..Window::default()
             })),
-            Op::Stray => writer.push(EntryBody::Result(CallResult {
+            Op::OrphanResult => writer.push(EntryBody::Result(CallResult {
                 call: format!("stray-{number}"),
                 text: "who asked?".into(),
                 ..CallResult::default()

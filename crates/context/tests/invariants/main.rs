@@ -14,21 +14,21 @@
 //! | between epochs a view is a byte prefix of the next | `between_epochs_a_view_is_a_byte_prefix_of_the_next` |
 //! | summary ranges are disjoint and contiguous | `summaries_are_disjoint_contiguous_...` |
 //! | incremental view == view rebuilt; a fork has the view of its prefix | `a_restart_or_a_fork_at_any_event_...` |
-//! | a model's summary breaks none of these, and is used | `summaries_of_a_model_break_no_rule`, `a_models_summary_stands_where_...` |
+//! | a model's summary breaks none of these, and is used | `model_summaries_keep_all_invariants`, `a_models_summary_stands_where_...` |
 //! | any bytes are an entry or an error | `damaged_entries_...`, `any_text_...`; `fuzz/fuzz_targets/log_entry.rs` |
 //!
 //! The logs have parallel calls, results that are missing, late or out of order, giants (10 MB), unicode,
 //! corrections, rejected prompts and other windows (`generate.rs`). A crash may follow any entry.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
-mod by_hand;
 mod generate;
+mod handwritten;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use context::{
     Appended, Content, Engine, Entry, EntryBody, EventId, Factor, Fixed, Segment, SegmentKind, Settings,
-    View, Window, tokens,
+    View, Window,
 };
 use generate::{Op, Size, expand, log};
 use proptest::prelude::*;
@@ -147,7 +147,7 @@ fn recount(view: &View) -> u32 {
         .iter()
         .map(|segment| match &segment.content {
             Content::Fixed => segment.tokens,
-            content => tokens::count_content(content),
+            content => content.tokens(),
         })
         .sum()
 }
@@ -161,7 +161,7 @@ proptest! {
             let policy = engine.policy();
             // What the provider accepts, whatever the log has shown.
             let ours = engine.factor().ours(engine.budget_tokens());
-            assert!(policy.budget <= ours || engine.is_cramped(), "{} of {ours}", policy.budget);
+            assert!(policy.budget <= ours || engine.caller_part_is_too_large(), "{} of {ours}", policy.budget);
             if log.len() % 5 == 0 {
                 let ended = view.clone().with_volatile(&"clock and budget ".repeat(500));
                 assert!(ended.tokens <= policy.budget, "{} of {}", ended.tokens, policy.budget);
@@ -400,7 +400,7 @@ proptest! {
     }
 
     #[test]
-    fn summaries_of_a_model_break_no_rule(log in log(40), budget in 1_usize..4) {
+    fn model_summaries_keep_all_invariants(log in log(40), budget in 1_usize..4) {
         let mut engine = Engine::new(settings(BUDGETS[budget])).unwrap();
         let mut next = 0;
         let mut stored = Vec::new();
@@ -445,7 +445,7 @@ proptest! {
     }
 
     #[test]
-    fn stored_entries_come_back_as_they_were(log in log(20)) {
+    fn entries_round_trip(log in log(20)) {
         for entry in log {
             prop_assert_eq!(Entry::decode(&entry.encode().unwrap()).unwrap(), entry);
         }

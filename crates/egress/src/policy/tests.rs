@@ -12,7 +12,7 @@ fn target(host: &str, port: u16) -> Target {
 
 fn verdict(mode: &str, host: &str, port: u16) -> Result<String, ReasonCode> {
     policy(mode)
-        .check(&target(host, port), Sight::Bytes)
+        .check(&target(host, port), Visibility::Bytes)
         .map(|grant| grant.rule)
         .map_err(|refusal| refusal.code)
 }
@@ -29,7 +29,7 @@ fn each_mode_allows_what_it_says() {
 }
 
 #[test]
-fn a_list_allows_its_rules_and_may_hold_the_packages() {
+fn allow_list_may_include_packages() {
     let list = r#"{"allow": ["packages", "example.org:8443", "192.0.2.0/24"]}"#;
     assert_eq!(verdict(list, "pypi.org", 443), Ok("packages".into()));
     assert_eq!(verdict(list, "example.org", 8443), Ok("example.org:8443".into()));
@@ -43,10 +43,10 @@ fn a_list_allows_its_rules_and_may_hold_the_packages() {
 fn following_the_remedy_allows_the_target() {
     for mode in ["\"off\"", "\"packages\"", r#"{"allow": ["a.example", "example.org"]}"#] {
         for wanted in [target("example.org", 8443), target("2001:db8::1", 8443), target("192.0.2.1", 443)] {
-            let remedy = policy(mode).check(&wanted, Sight::Bytes).unwrap_err().remedy;
+            let remedy = policy(mode).check(&wanted, Visibility::Bytes).unwrap_err().remedy;
             let start = remedy.find("{\"allow\"").unwrap();
             let end = remedy.rfind('}').unwrap();
-            assert!(policy(&remedy[start..=end]).check(&wanted, Sight::Bytes).is_ok(), "{remedy}");
+            assert!(policy(&remedy[start..=end]).check(&wanted, Visibility::Bytes).is_ok(), "{remedy}");
         }
     }
 }
@@ -55,7 +55,7 @@ fn following_the_remedy_allows_the_target() {
 fn a_rule_never_overrides_a_refused_range() {
     let policy = policy(r#"{"allow": ["10.0.0.0/8"]}"#);
     let inside = target("10.0.0.1", 443);
-    assert!(policy.check(&inside, Sight::Bytes).is_ok());
+    assert!(policy.check(&inside, Visibility::Bytes).is_ok());
     let refusal = policy.check_address(&inside, "10.0.0.1".parse().unwrap()).unwrap_err();
     assert_eq!((refusal.code, refusal.rule.as_str()), (ReasonCode::RefusedRange, "10.0.0.0/8"));
 }
@@ -72,7 +72,7 @@ fn a_target_that_only_the_operator_can_open_is_refused_for_its_range() {
             "localhost",
             "a.localhost",
         ] {
-            let refusal = policy(mode).check(&target(host, 80), Sight::Bytes).unwrap_err();
+            let refusal = policy(mode).check(&target(host, 80), Visibility::Bytes).unwrap_err();
             assert_eq!(refusal.code, ReasonCode::RefusedRange, "{mode} {host}");
             assert!(!refusal.code.may_be_approved());
             assert!(refusal.remedy.contains("`allow_ranges` in the section [egress]"), "{}", refusal.remedy);
@@ -80,14 +80,16 @@ fn a_target_that_only_the_operator_can_open_is_refused_for_its_range() {
             let range = rest.split_once('"').unwrap().0;
             let ranges = serde_json::from_value(serde_json::json!({"allow": [range]})).unwrap();
             let opened = Policy::new(serde_json::from_str(mode).unwrap(), ranges).unwrap();
-            let then = opened.check(&target(host, 80), Sight::Bytes).unwrap_err();
+            let then = opened.check(&target(host, 80), Visibility::Bytes).unwrap_err();
             assert!(then.code.may_be_approved(), "{mode} {host}: {then:?}");
         }
     }
-    let ranges: Ranges = serde_json::from_str(r#"{"refuse_also": ["192.0.2.0/24"]}"#).unwrap();
-    let refusal =
-        Policy::new(Mode::Off, ranges).unwrap().check(&target("192.0.2.1", 80), Sight::Bytes).unwrap_err();
-    assert!(refusal.remedy.contains("removing 192.0.2.0/24 from `refuse_also`"), "{}", refusal.remedy);
+    let ranges: Ranges = serde_json::from_str(r#"{"deny_ranges": ["192.0.2.0/24"]}"#).unwrap();
+    let refusal = Policy::new(Mode::Off, ranges)
+        .unwrap()
+        .check(&target("192.0.2.1", 80), Visibility::Bytes)
+        .unwrap_err();
+    assert!(refusal.remedy.contains("removing 192.0.2.0/24 from `deny_ranges`"), "{}", refusal.remedy);
     assert_eq!(verdict("\"off\"", "notlocalhost", 80), Err(ReasonCode::EgressOff));
 }
 
@@ -95,11 +97,11 @@ fn a_target_that_only_the_operator_can_open_is_refused_for_its_range() {
 fn nothing_exceeds_the_ceiling() {
     let ceiling: Mode = serde_json::from_str(r#"{"allow": ["packages", "*.example.org"]}"#).unwrap();
     let learning = policy("\"learn\"").under(ceiling.clone()).unwrap();
-    assert!(learning.check(&target("www.example.org", 443), Sight::Bytes).is_ok());
-    let refusal = learning.check(&target("example.com", 443), Sight::Bytes).unwrap_err();
+    assert!(learning.check(&target("www.example.org", 443), Visibility::Bytes).is_ok());
+    let refusal = learning.check(&target("example.com", 443), Visibility::Bytes).unwrap_err();
     assert_eq!(refusal.code, ReasonCode::AboveCeiling);
     let approved = learning.with_approved("example.com".parse().unwrap());
-    assert!(approved.check(&target("example.com", 443), Sight::Bytes).is_err());
+    assert!(approved.check(&target("example.com", 443), Visibility::Bytes).is_err());
     assert!(policy("\"open\"").under(ceiling).unwrap_err().to_string().contains("open"));
     assert!(policy("\"packages\"").under(Mode::Off).is_err());
     assert!(policy("\"off\"").under(Mode::Off).is_ok());
@@ -108,28 +110,31 @@ fn nothing_exceeds_the_ceiling() {
 #[test]
 fn an_approved_rule_allows_what_the_mode_refuses() {
     let policy = policy("\"off\"").with_approved("example.org".parse().unwrap());
-    assert_eq!(policy.check(&target("example.org", 443), Sight::Bytes).unwrap().rule, "approved:example.org");
-    assert!(policy.check(&target("example.com", 443), Sight::Bytes).is_err());
+    assert_eq!(
+        policy.check(&target("example.org", 443), Visibility::Bytes).unwrap().rule,
+        "approved:example.org"
+    );
+    assert!(policy.check(&target("example.com", 443), Visibility::Bytes).is_err());
 }
 
 #[test]
-fn methods_and_paths_bind_where_they_can_be_seen_and_allow_nothing_elsewhere() {
+fn method_and_path_rules_allow_only_visible_requests() {
     let policy = policy(r#"{"allow": [{"host": "example.org", "methods": ["GET"], "paths": ["/a/*"]}]}"#);
     let to = target("example.org", 443);
-    let get = |path| policy.check(&to, Sight::Request { method: "GET", path });
-    assert!(get("/a/b").is_ok() && policy.check(&to, Sight::Requests).is_ok());
+    let get = |path| policy.check(&to, Visibility::Request { method: "GET", path });
+    assert!(get("/a/b").is_ok() && policy.check(&to, Visibility::Requests).is_ok());
     assert_eq!(get("/b").unwrap_err().code, ReasonCode::RequestNotAllowed);
-    let refusal = policy.check(&to, Sight::Bytes).unwrap_err();
+    let refusal = policy.check(&to, Visibility::Bytes).unwrap_err();
     assert!(refusal.reason.contains("cannot be seen"), "{}", refusal.reason);
 }
 
 #[test]
 fn a_tunnel_without_tls_needs_a_rule_that_allows_it() {
-    let plain = |policy: &Policy, host, port| policy.check(&target(host, port), Sight::WithoutTls);
+    let plain = |policy: &Policy, host, port| policy.check(&target(host, port), Visibility::WithoutTls);
     let list = r#"{"allow": ["a.example:22", {"host": "b.example:22", "without_tls": true}]}"#;
     for (mode, host) in [(list, "a.example"), ("\"packages\"", "github.com")] {
         let port = if host == "github.com" { 443 } else { 22 };
-        assert!(policy(mode).check(&target(host, port), Sight::Bytes).is_ok(), "{host}");
+        assert!(policy(mode).check(&target(host, port), Visibility::Bytes).is_ok(), "{host}");
         let refusal = plain(&policy(mode), host, port).unwrap_err();
         assert_eq!(refusal.code, ReasonCode::WithoutTls, "{host}");
         let (start, end) = (refusal.remedy.find("{\"allow\"").unwrap(), refusal.remedy.rfind('}').unwrap());
@@ -146,7 +151,7 @@ fn a_tunnel_without_tls_needs_a_rule_that_allows_it() {
 }
 
 #[test]
-fn modes_are_written_as_they_are_read() {
+fn modes_round_trip() {
     for text in [
         "\"off\"",
         "\"packages\"",

@@ -3,11 +3,11 @@
 use egress::ReasonCode;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::scene::{VALUE, open, scene};
+use crate::fixture::{VALUE, open, scene};
 use crate::support::{accept, read_head};
 
 #[tokio::test]
-async fn an_answer_that_cannot_be_searched_is_refused_though_the_request_carried_no_value() {
+async fn unsearchable_response_is_refused_even_without_a_secret_in_the_request() {
     for (head, why) in [
         ("HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n", "compressed"),
         (
@@ -27,12 +27,12 @@ async fn an_answer_that_cannot_be_searched_is_refused_though_the_request_carried
         let refused = read_head(&mut client).await;
         assert!(refused.starts_with("HTTP/1.1 502") && refused.contains(why), "{head}: {refused}");
         scene.setup.opened().await;
-        assert_eq!(scene.setup.refused().await.code, Some(ReasonCode::UnsearchableAnswer));
+        assert_eq!(scene.setup.refused().await.code, Some(ReasonCode::UnscannableResponse));
     }
 }
 
 #[tokio::test]
-async fn an_answer_without_a_body_may_say_that_it_would_be_compressed() {
+async fn bodyless_response_may_have_a_content_encoding() {
     let scene = scene("localhost", open).await;
     let (mut client, mut server) = tokio::join!(scene.client(), scene.server());
     let request = scene.request("/", "X: y").replace("GET", "HEAD");
@@ -47,7 +47,7 @@ async fn an_answer_without_a_body_may_say_that_it_would_be_compressed() {
 }
 
 #[tokio::test]
-async fn the_whole_is_asked_for_and_a_value_in_it_is_covered_however_it_is_escaped() {
+async fn complete_responses_are_requested_and_escaped_values_redacted() {
     let scene = scene("localhost", open).await;
     let (mut client, mut server) = tokio::join!(scene.client(), scene.server());
     let parts = "Range: bytes=3-9\r\nIf-Range: \"tag\"\r\nA-IM: gzip\r\nAccept-Encoding: gzip, br";
@@ -78,7 +78,7 @@ async fn the_whole_is_asked_for_and_a_value_in_it_is_covered_however_it_is_escap
 }
 
 #[tokio::test]
-async fn what_a_host_of_a_secret_tells_over_plain_http_is_covered_too() {
+async fn plain_http_responses_of_secret_hosts_are_redacted() {
     let mut scene = scene("localhost", open).await;
     let ask = format!(
         "GET http://localhost:{0}/ HTTP/1.1\r\nHost: localhost:{0}\r\nRange: bytes=0-3\r\n\r\n",
@@ -110,7 +110,7 @@ async fn what_a_host_of_a_secret_tells_over_plain_http_is_covered_too() {
         for _ in 0..1 + usize::from(is_refused) {
             told.extend(scene.setup.next().await.unwrap().connection().unwrap().code);
         }
-        let expected = is_refused.then_some(ReasonCode::UnsearchableAnswer);
+        let expected = is_refused.then_some(ReasonCode::UnscannableResponse);
         assert_eq!(told, expected.into_iter().collect::<Vec<_>>());
     }
 }

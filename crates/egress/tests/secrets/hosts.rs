@@ -5,11 +5,11 @@ use std::sync::Arc;
 use egress::{Answer, Approver, Question, ReasonCode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::scene::{open, scene};
+use crate::fixture::{open, scene};
 use crate::support::read_head;
 
 #[tokio::test]
-async fn a_client_that_does_not_speak_tls_to_a_host_of_a_secret_is_told_so() {
+async fn non_tls_client_of_a_secret_host_gets_an_error() {
     let mut scene = scene("localhost", open).await;
     let mut client = scene.setup.client();
     client.connect(format!("localhost:{}", scene.port)).await;
@@ -21,10 +21,10 @@ async fn a_client_that_does_not_speak_tls_to_a_host_of_a_secret_is_told_so() {
 }
 
 #[tokio::test]
-async fn a_connection_to_a_host_of_a_secret_that_is_allowed_once_carries_its_requests() {
+async fn once_approved_connection_allows_its_requests() {
     for rule in ["\"off\"", "\"packages\"", r#"{"allow": ["else.example"]}"#] {
         let mut scene = scene("localhost", |_| rule.to_owned()).await;
-        let yes = Arc::new(Yes(std::sync::Mutex::default(), Answer::Once));
+        let yes = Arc::new(ApproveAll(std::sync::Mutex::default(), Answer::Once));
         scene.setup.proxy = scene.setup.proxy.with_approver(Arc::clone(&yes) as Arc<dyn Approver>);
         let (mut client, mut server) = tokio::join!(scene.client(), scene.server());
         client.write_all(scene.request("/", "X: y").as_bytes()).await.unwrap();
@@ -37,7 +37,7 @@ async fn a_connection_to_a_host_of_a_secret_that_is_allowed_once_carries_its_req
 }
 
 #[tokio::test]
-async fn a_client_sees_that_the_server_answers_nothing_more_on_a_connection() {
+async fn server_connection_close_reaches_the_client() {
     let scene = scene("localhost", open).await;
     let request = scene.request("/", "X: y");
     let (mut client, mut server) = tokio::join!(scene.client(), scene.server());
@@ -84,7 +84,7 @@ async fn a_certificate_that_does_not_match_is_refused_with_the_reason() {
 }
 
 #[tokio::test]
-async fn methods_and_paths_of_a_rule_bind_inside_tls() {
+async fn method_and_path_rules_apply_inside_tls() {
     let rule = |port| {
         format!(r#"{{"allow": [{{"host": "localhost:{port}", "methods": ["GET"], "paths": ["/ok"]}}]}}"#)
     };
@@ -98,10 +98,10 @@ async fn methods_and_paths_of_a_rule_bind_inside_tls() {
 }
 
 /// Approves everything and records the questions.
-struct Yes(std::sync::Mutex<Vec<String>>, Answer);
+struct ApproveAll(std::sync::Mutex<Vec<String>>, Answer);
 
 #[async_trait::async_trait]
-impl Approver for Yes {
+impl Approver for ApproveAll {
     async fn ask(&self, question: Question, _patience: std::time::Duration) -> Answer {
         self.0.lock().unwrap().push(question.rule.to_string());
         match &self.1 {
@@ -112,11 +112,11 @@ impl Approver for Yes {
 }
 
 #[tokio::test]
-async fn a_request_that_a_person_allows_opens_nothing_else() {
+async fn approved_request_allows_nothing_else() {
     for answer in [Answer::Once, Answer::Always("x.example".parse().unwrap())] {
         let rule = |port| format!(r#"{{"allow": [{{"host": "localhost:{port}", "paths": ["/ok"]}}]}}"#);
         let mut scene = scene("localhost", rule).await;
-        let yes = Arc::new(Yes(std::sync::Mutex::default(), answer.clone()));
+        let yes = Arc::new(ApproveAll(std::sync::Mutex::default(), answer.clone()));
         scene.setup.proxy = scene.setup.proxy.with_approver(Arc::clone(&yes) as Arc<dyn Approver>);
         let (mut client, mut server) = tokio::join!(scene.client(), scene.server());
         for path in ["/asked", "/asked", "/other"] {
@@ -156,7 +156,7 @@ async fn a_request_inside_that_names_another_host_is_refused() {
 }
 
 #[tokio::test]
-async fn a_request_that_names_two_hosts_is_refused_and_nothing_of_it_is_sent() {
+async fn request_with_two_hosts_is_refused_and_not_forwarded() {
     let mut scene = scene("localhost", open).await;
     for second in ["evil.example", "localhost"] {
         let (mut client, mut server) = tokio::join!(scene.client(), scene.server());
@@ -175,7 +175,7 @@ async fn a_request_that_names_two_hosts_is_refused_and_nothing_of_it_is_sent() {
 }
 
 #[tokio::test]
-async fn the_server_gets_the_name_of_the_host_that_was_checked() {
+async fn upstream_host_header_is_the_checked_host() {
     let scene = scene("localhost", open).await;
     let (mut client, mut server) = tokio::join!(scene.client(), scene.server());
     // Headers named in `Connection` are removed, but `Host` must not be.
@@ -186,18 +186,18 @@ async fn the_server_gets_the_name_of_the_host_that_was_checked() {
 }
 
 #[tokio::test]
-async fn a_handshake_that_names_another_server_gets_no_value_out() {
+async fn handshake_for_another_server_gets_no_secret_value() {
     let mut scene = scene("localhost", open).await;
     let mut client = scene.client_for("evil.example").await;
     let header = format!("Authorization: Bearer {}", scene.placeholder);
     client.write_all(scene.request("/", &header).as_bytes()).await.unwrap();
     let head = read_head(&mut client).await;
-    assert!(head.starts_with("HTTP/1.1 403") && head.contains("other_server_name"), "{head}");
+    assert!(head.starts_with("HTTP/1.1 403") && head.contains("server_name_mismatch"), "{head}");
     drop(client);
     let mut seen = Vec::new();
     scene.listener.accept().await.unwrap().0.read_to_end(&mut seen).await.unwrap();
     assert!(seen.is_empty(), "not even a handshake");
     scene.setup.opened().await;
-    assert_eq!(scene.setup.refused().await.code, Some(ReasonCode::OtherServerName));
-    assert_eq!(scene.setup.closed().await.code, Some(ReasonCode::OtherServerName));
+    assert_eq!(scene.setup.refused().await.code, Some(ReasonCode::ServerNameMismatch));
+    assert_eq!(scene.setup.closed().await.code, Some(ReasonCode::ServerNameMismatch));
 }

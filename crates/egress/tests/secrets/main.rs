@@ -4,9 +4,9 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod answers;
+mod fixture;
 mod hosts;
 mod placeholders;
-mod scene;
 #[path = "../support/mod.rs"]
 mod support;
 mod values;

@@ -3,33 +3,33 @@
 use egress::ReasonCode;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::scene::{open, scene};
+use crate::fixture::{open, scene};
 use crate::support::{listen, read_head};
 
 #[tokio::test]
-async fn the_placeholder_in_a_name_is_refused_before_anybody_is_asked_for_the_name() {
+async fn placeholder_in_a_host_name_is_refused_before_dns_lookup() {
     let mut scene = scene("localhost", open).await;
     let name = format!("{}.other.example", scene.other_placeholder);
     let mut client = scene.setup.client();
     client.send(format!("CONNECT {name}:443 HTTP/1.1\r\nHost: {name}\r\n\r\n")).await;
     let answer = client.answer().await;
     assert!(answer.head.starts_with("HTTP/1.1 403") && answer.body.contains("OTHER"), "{}", answer.body);
-    assert_eq!(scene.setup.refused().await.code, Some(ReasonCode::SecretElsewhere));
+    assert_eq!(scene.setup.refused().await.code, Some(ReasonCode::SecretHostMismatch));
     let mut client = scene.setup.client();
     let upper = name.to_uppercase();
     client.send(format!("GET http://{upper}/ HTTP/1.1\r\nHost: {upper}\r\n\r\n")).await;
-    assert!(client.answer().await.body.contains("secret_elsewhere"));
-    assert_eq!(scene.setup.refused().await.code, Some(ReasonCode::SecretElsewhere));
+    assert!(client.answer().await.body.contains("secret_host_mismatch"));
+    assert_eq!(scene.setup.refused().await.code, Some(ReasonCode::SecretHostMismatch));
     let mut client = scene.setup.client();
     let mut asked = vec![5, 1, 0, 5, 1, 0, 3, u8::try_from(name.len()).unwrap()];
     asked.extend(name.as_bytes());
     asked.extend(443u16.to_be_bytes());
     client.send(asked).await;
-    assert_eq!(scene.setup.refused().await.code, Some(ReasonCode::SecretElsewhere));
+    assert_eq!(scene.setup.refused().await.code, Some(ReasonCode::SecretHostMismatch));
 }
 
 #[tokio::test]
-async fn the_placeholder_in_plain_http_is_refused_wherever_it_goes() {
+async fn placeholder_in_plain_http_is_refused_for_every_host() {
     let mut scene = scene("localhost", open).await;
     for target in [format!("localhost:{}", scene.port), "127.0.0.1:9".to_owned()] {
         let mut client = scene.setup.client();
@@ -39,13 +39,17 @@ async fn the_placeholder_in_plain_http_is_refused_wherever_it_goes() {
             .await;
         let answer = client.answer().await;
         assert!(answer.head.starts_with("HTTP/1.1 403"), "{}", answer.head);
-        assert!(answer.body.contains("secret_elsewhere") && answer.body.contains("TOKEN"), "{}", answer.body);
-        assert_eq!(scene.setup.refused().await.code, Some(ReasonCode::SecretElsewhere));
+        assert!(
+            answer.body.contains("secret_host_mismatch") && answer.body.contains("TOKEN"),
+            "{}",
+            answer.body
+        );
+        assert_eq!(scene.setup.refused().await.code, Some(ReasonCode::SecretHostMismatch));
     }
 }
 
 #[tokio::test]
-async fn the_placeholder_in_a_tunnel_to_another_host_breaks_the_tunnel() {
+async fn placeholder_in_a_tunnel_closes_the_tunnel() {
     let mut scene = scene("localhost", open).await;
     let (listener, port) = listen().await;
     let mut client = scene.setup.client();
@@ -62,11 +66,11 @@ async fn the_placeholder_in_a_tunnel_to_another_host_breaks_the_tunnel() {
     server.read_to_end(&mut rest).await.unwrap();
     assert!(rest.is_empty(), "{rest:?}");
     scene.setup.opened().await;
-    assert_eq!(scene.setup.closed().await.code, Some(ReasonCode::SecretElsewhere));
+    assert_eq!(scene.setup.closed().await.code, Some(ReasonCode::SecretHostMismatch));
 }
 
 #[tokio::test]
-async fn the_placeholder_in_the_body_of_a_plain_request_breaks_it_off() {
+async fn placeholder_in_a_plain_http_body_aborts_the_request() {
     let mut scene = scene("localhost", open).await;
     let (listener, port) = listen().await;
     let mut client = scene.setup.client();
@@ -85,16 +89,16 @@ async fn the_placeholder_in_the_body_of_a_plain_request_breaks_it_off() {
     client.send(second).await;
     let answer = client.answer().await;
     assert!(answer.head.starts_with("HTTP/1.1 403"), "{}", answer.head);
-    assert!(answer.body.contains("secret_elsewhere") && answer.body.contains("TOKEN"), "{}", answer.body);
+    assert!(answer.body.contains("secret_host_mismatch") && answer.body.contains("TOKEN"), "{}", answer.body);
     let mut rest = Vec::new();
     let _ = server.read_to_end(&mut rest).await;
     assert!(rest.is_empty(), "{rest:?}");
     scene.setup.opened().await;
-    assert_eq!(scene.setup.closed().await.code, Some(ReasonCode::SecretElsewhere));
+    assert_eq!(scene.setup.closed().await.code, Some(ReasonCode::SecretHostMismatch));
 }
 
 #[tokio::test]
-async fn the_placeholder_of_another_host_in_a_body_inside_tls_breaks_the_request_off() {
+async fn placeholder_of_another_host_in_a_tls_body_aborts_the_request() {
     let mut scene = scene("localhost", open).await;
     let (mut client, mut server) = tokio::join!(scene.client(), scene.server());
     let body = format!("a={}", scene.other_placeholder);
@@ -105,10 +109,10 @@ async fn the_placeholder_of_another_host_in_a_body_inside_tls_breaks_the_request
     );
     client.write_all(request.as_bytes()).await.unwrap();
     let head = read_head(&mut client).await;
-    assert!(head.starts_with("HTTP/1.1 403") && head.contains("secret_elsewhere"), "{head}");
+    assert!(head.starts_with("HTTP/1.1 403") && head.contains("secret_host_mismatch"), "{head}");
     let mut seen = Vec::new();
     let _ = server.read_to_end(&mut seen).await;
     assert!(!String::from_utf8_lossy(&seen).contains(&scene.other_placeholder));
     scene.setup.opened().await;
-    assert_eq!(scene.setup.refused().await.code, Some(ReasonCode::SecretElsewhere));
+    assert_eq!(scene.setup.refused().await.code, Some(ReasonCode::SecretHostMismatch));
 }

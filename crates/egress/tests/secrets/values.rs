@@ -3,7 +3,7 @@
 use egress::EgressEvent;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::scene::{VALUE, base64, open, scene};
+use crate::fixture::{VALUE, base64, open, scene};
 use crate::support::read_head;
 
 #[tokio::test]
@@ -43,7 +43,7 @@ async fn the_server_sees_the_value_and_the_client_never_does() {
 }
 
 #[tokio::test]
-async fn the_value_is_neither_in_the_status_line_nor_in_the_name_of_a_header_nor_behind_the_body() {
+async fn values_are_redacted_in_status_line_header_names_and_trailers() {
     let scene = scene("localhost", open).await;
     let request = scene.request("/", &format!("TE: trailers\r\nX-Token: {}", scene.placeholder));
     let (mut client, mut server) = tokio::join!(scene.client(), scene.server());
@@ -65,7 +65,7 @@ async fn the_value_is_neither_in_the_status_line_nor_in_the_name_of_a_header_nor
 }
 
 #[tokio::test]
-async fn a_change_of_the_protocol_tells_no_value_and_the_client_knows_its_words_again() {
+async fn upgrade_response_hides_values_and_keeps_placeholders() {
     let mut scene = scene("localhost", open).await;
     let offer = format!("bearer.{}", scene.placeholder);
     let upgrade = format!("Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Protocol: {offer}");

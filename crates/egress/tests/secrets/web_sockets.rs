@@ -3,7 +3,7 @@
 use egress::{Allowance, ProxySettings, ReasonCode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::scene::{ClientEnd, Scene, ServerEnd, VALUE, open, scene, scene_with};
+use crate::fixture::{ClientEnd, Scene, ServerEnd, VALUE, open, scene, scene_with};
 use crate::support::read_head;
 
 /// Both ends of an established WebSocket.
@@ -34,7 +34,7 @@ fn frame(text: &str) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_websocket_passes_with_the_value_covered_and_is_counted_to_its_end() {
+async fn websocket_is_redacted_and_counted() {
     let mut scene = scene("localhost", open).await;
     let (mut client, mut server) = web_socket(&scene).await;
     // A frame that ends like the start of the value arrives immediately, and the value itself is masked wherever the
@@ -81,6 +81,6 @@ async fn a_websocket_ends_when_the_bytes_of_the_job_are_used_up() {
     let _ = client.read_to_end(&mut received).await;
     assert!((1..=400_000).contains(&received.len()), "{}", received.len());
     scene.setup.opened().await;
-    assert_eq!(scene.setup.closed().await.code, Some(ReasonCode::BudgetUsedUp));
+    assert_eq!(scene.setup.closed().await.code, Some(ReasonCode::BudgetExhausted));
     sending.await.unwrap();
 }

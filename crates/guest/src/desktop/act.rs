@@ -8,15 +8,15 @@ use protocol::{
     Program, WindowChoice,
 };
 
-use super::screenshot::Picture;
-use super::{Desktop, DesktopUse, acquire, bad_input, environment, on_display, windows};
+use super::screenshot::PngImage;
+use super::{Desktop, DesktopGuard, acquire, bad_input, environment, on_display, windows};
 use crate::journal::{Phase, ProcessCall};
 use crate::output::{Cursor, Next, Reach};
 use crate::{process, sys};
 
 /// How often to look for an awaited window, and for how long if the request sets no limit.
-const WINDOW_PAUSE: Duration = Duration::from_millis(25);
-const WINDOW_PATIENCE_S: f64 = 10.0;
+const WINDOW_POLL_INTERVAL: Duration = Duration::from_millis(25);
+const WINDOW_TIMEOUT_S: f64 = 10.0;
 /// How many output chunks the error message of a failed launch may include.
 const LAUNCH_CHUNKS: u64 = 8;
 /// A launch fails if the program exits with an error within this time.
@@ -27,14 +27,14 @@ pub(super) type Done = Result<(GuiReply, Vec<u8>), GuiError>;
 
 /// Performs an action. Starts the desktop if it is not running.
 pub(super) async fn act(desktop: &Rc<Desktop>, spec: &DesktopSpec, action: GuiAction) -> Done {
-    let _held: DesktopUse = acquire(desktop, spec).await?;
+    let _held: DesktopGuard = acquire(desktop, spec).await?;
     let nothing = |()| (GuiReply::default(), Vec::new());
     match action {
         GuiAction::Wait { seconds, window } => wait(desktop, seconds, window).await,
         GuiAction::Launch { command } => launch(desktop, spec, command).await,
         GuiAction::Screenshot => {
             let picture = on_display(desktop, |display| display.screenshot()).await?;
-            Ok(announce(picture))
+            Ok(image_reply(picture))
         }
         GuiAction::Windows => {
             let windows = on_display(desktop, |display| display.windows()).await?;
@@ -61,20 +61,20 @@ impl super::Display {
                 self.move_to(point)
             }
             GuiAction::Click { x, y, button, modifiers } => {
-                let place = self.place(x, y)?;
-                self.click(place, button, &modifiers, 1)
+                let position = self.position(x, y)?;
+                self.click(position, button, &modifiers, 1)
             }
             GuiAction::DoubleClick { x, y, button, modifiers } => {
-                let place = self.place(x, y)?;
-                self.click(place, button, &modifiers, 2)
+                let position = self.position(x, y)?;
+                self.click(position, button, &modifiers, 2)
             }
             GuiAction::Drag { from_x, from_y, to_x, to_y, button } => {
                 let (from, to) = (self.point(from_x, from_y)?, self.point(to_x, to_y)?);
                 self.drag(from, to, button)
             }
             GuiAction::Scroll { x, y, right, down } => {
-                let place = self.place(x, y)?;
-                self.scroll(place, down, right)
+                let position = self.position(x, y)?;
+                self.scroll(position, down, right)
             }
             GuiAction::Type { text } => self.type_text(&text),
             GuiAction::Key { keys } => self.press_chord(&keys),
@@ -83,8 +83,8 @@ impl super::Display {
     }
 }
 
-fn announce(picture: Picture) -> (GuiReply, Vec<u8>) {
-    let Picture { width, height, png } = picture;
+fn image_reply(picture: PngImage) -> (GuiReply, Vec<u8>) {
+    let PngImage { width, height, png } = picture;
     let image = ImageInfo { width, height, bytes: png.len() as u64 };
     (GuiReply { image: Some(image), ..GuiReply::default() }, png)
 }
@@ -92,7 +92,7 @@ fn announce(picture: Picture) -> (GuiReply, Vec<u8>) {
 async fn wait(desktop: &Desktop, seconds: Option<f64>, title: Option<String>) -> Done {
     let seconds = match (seconds, &title) {
         (Some(seconds), _) => seconds,
-        (None, Some(_)) => WINDOW_PATIENCE_S,
+        (None, Some(_)) => WINDOW_TIMEOUT_S,
         (None, None) => return Err(bad_input("give `seconds`, or `window` with a part of a title")),
     };
     if !(0.0..=MAX_WAIT_S).contains(&seconds) {
@@ -119,7 +119,7 @@ async fn wait(desktop: &Desktop, seconds: Option<f64>, title: Option<String>) ->
             let message = format!("no window with `{title}` in its title came within {seconds} s: {there}");
             return Err(GuiError { code: GuiErrorCode::Timeout, message });
         }
-        tokio::time::sleep(WINDOW_PAUSE).await;
+        tokio::time::sleep(WINDOW_POLL_INTERVAL).await;
     }
 }
 

@@ -19,11 +19,11 @@ use super::screenshot::SharedPixels;
 use super::{X_SOCKET, wallpaper};
 
 /// How long one action may wait for the X server.
-const PATIENCE: Duration = Duration::from_secs(5);
+const X_TIMEOUT: Duration = Duration::from_secs(5);
 
 x11rb::atom_manager! {
     /// Atoms that window managers and clients share.
-    pub(super) Names: NamesCookie {
+    pub(super) Atoms: AtomsCookie {
         UTF8_STRING,
         _NET_ACTIVE_WINDOW,
         _NET_CLIENT_LIST,
@@ -35,12 +35,12 @@ x11rb::atom_manager! {
 }
 
 /// A stream with a deadline, because the program at the other end may never respond.
-pub(super) struct Patient {
+pub(super) struct DeadlineStream {
     inner: DefaultStream,
     deadline: Cell<Instant>,
 }
 
-impl Stream for Patient {
+impl Stream for DeadlineStream {
     fn poll(&self, mode: PollMode) -> io::Result<()> {
         let mut wanted = PollFlags::empty();
         wanted.set(PollFlags::IN, mode.readable());
@@ -77,13 +77,13 @@ impl Stream for Patient {
 
 /// A connection to the X server.
 pub(crate) struct Display {
-    pub(super) connection: RustConnection<Patient>,
+    pub(super) connection: RustConnection<DeadlineStream>,
     pub(super) root: Window,
     pub(super) width: u16,
     pub(super) height: u16,
-    pub(super) names: Names,
+    pub(super) names: Atoms,
     /// Unassigned keys that the guest has given a temporary meaning.
-    pub(super) lent_keys: Vec<u8>,
+    pub(super) assigned_keys: Vec<u8>,
     /// The memory into which the server writes screenshots.
     pub(super) shared: Option<SharedPixels>,
 }
@@ -96,7 +96,7 @@ thread_local! {
 pub(super) fn with_display<T>(work: impl FnOnce(&mut Display) -> Result<T, GuiError>) -> Result<T, GuiError> {
     DISPLAY.with_borrow_mut(|slot| {
         if let Some(display) = slot {
-            display.be_patient();
+            display.reset_deadline();
             // The server may have restarted since the last use.
             if display.ping().is_err() {
                 *slot = None;
@@ -130,20 +130,22 @@ impl Display {
         let stream = connected.map_err(|error| lost(&error))?;
         let (inner, _) =
             DefaultStream::from_unix_stream(UnixStream::from(stream)).map_err(|error| lost(&error))?;
-        let patient = Patient { inner, deadline: Cell::new(Instant::now() + PATIENCE) };
-        let connection = RustConnection::connect_to_stream(patient, 0).map_err(|error| lost(&error))?;
+        let stream_with_deadline = DeadlineStream { inner, deadline: Cell::new(Instant::now() + X_TIMEOUT) };
+        let connection =
+            RustConnection::connect_to_stream(stream_with_deadline, 0).map_err(|error| lost(&error))?;
         let screen = connection.setup().roots.first().ok_or_else(|| lost("it has no screen"))?;
         let (root, width, height) = (screen.root, screen.width_in_pixels, screen.height_in_pixels);
-        let names = Names::new(&connection).map_err(|error| lost(&error))?;
+        let names = Atoms::new(&connection).map_err(|error| lost(&error))?;
         let names = names.reply().map_err(|error| lost(&error))?;
-        let display = Self { connection, root, width, height, names, lent_keys: Vec::new(), shared: None };
+        let display =
+            Self { connection, root, width, height, names, assigned_keys: Vec::new(), shared: None };
         wallpaper::paint(&display)?;
         Ok(display)
     }
 
     /// Starts a new time limit for the next action.
-    pub(super) fn be_patient(&self) {
-        self.connection.stream().deadline.set(Instant::now() + PATIENCE);
+    pub(super) fn reset_deadline(&self) {
+        self.connection.stream().deadline.set(Instant::now() + X_TIMEOUT);
     }
 
     /// Waits until the server has processed all requests.

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::thread::sleep;
 use std::time::Duration;
 
-use protocol::{GuiError, MAX_TYPED};
+use protocol::{GuiError, MAX_TYPED_CHARS};
 use x11rb::connection::Connection;
 use x11rb::protocol::xproto::ConnectionExt as _;
 
@@ -15,11 +15,11 @@ use super::keys::{parse_chord, symbol_of};
 
 /// Programs notice a reassigned key and look up its new meaning with a delay. No key is reassigned again during this
 /// time.
-const LEND_PAUSE: Duration = Duration::from_millis(60);
+const REMAP_DELAY: Duration = Duration::from_millis(60);
 /// A slow program must have read what was typed with a key before the key is reassigned.
-const TAKE_BACK_PAUSE: Duration = Duration::from_millis(250);
+const REUSE_DELAY: Duration = Duration::from_millis(250);
 /// How many keys to press before waiting for the server, whose queue is limited.
-const KEYS_IN_A_ROW: usize = 32;
+const KEY_BATCH_SIZE: usize = 32;
 const SHIFT: u32 = 0xffe1;
 
 /// The key that types a symbol.
@@ -73,7 +73,7 @@ impl Display {
     /// Presses keys in order, then releases them in reverse order.
     pub(super) fn press_chord(&mut self, chord: &str) -> Result<(), GuiError> {
         let symbols = parse_chord(chord).map_err(bad_input)?;
-        let (mapping, _) = self.lend(&symbols)?;
+        let (mapping, _) = self.assign_keys(&symbols)?;
         let mut pressed = Vec::new();
         for symbol in symbols {
             let key = mapping.find(symbol).ok_or_else(|| lost("its keyboard takes no further keys"))?;
@@ -92,8 +92,10 @@ impl Display {
     }
 
     pub(super) fn type_text(&mut self, text: &str) -> Result<(), GuiError> {
-        if text.chars().count() > MAX_TYPED {
-            return Err(bad_input(format!("a text of at most {MAX_TYPED} characters can be typed at once")));
+        if text.chars().count() > MAX_TYPED_CHARS {
+            return Err(bad_input(format!(
+                "a text of at most {MAX_TYPED_CHARS} characters can be typed at once"
+            )));
         }
         let bad = |character: &char| character.is_control() && !matches!(character, '\n' | '\r' | '\t');
         if let Some(bad) = text.chars().find(bad) {
@@ -103,14 +105,14 @@ impl Display {
         let symbols: Vec<u32> = text.replace("\r\n", "\n").chars().map(symbol_of).collect();
         let mut rest = symbols.as_slice();
         while !rest.is_empty() {
-            let (mapping, count) = self.lend(rest)?;
+            let (mapping, count) = self.assign_keys(rest)?;
             let Some((now, later)) = rest.split_at_checked(count).filter(|(now, _)| !now.is_empty()) else {
                 return Err(lost("its keyboard takes no further keys"));
             };
             self.press_all(now, &mapping)?;
             rest = later;
             if !rest.is_empty() {
-                sleep(LEND_PAUSE);
+                sleep(REMAP_DELAY);
             }
         }
         Ok(())
@@ -118,9 +120,9 @@ impl Display {
 
     fn press_all(&self, symbols: &[u32], mapping: &Mapping) -> Result<(), GuiError> {
         let shift = mapping.find(SHIFT).map(|key| key.code);
-        for some in symbols.chunks(KEYS_IN_A_ROW) {
+        for some in symbols.chunks(KEY_BATCH_SIZE) {
             // Typing a long text takes time. Each piece gets the full time limit.
-            self.be_patient();
+            self.reset_deadline();
             for symbol in some {
                 let Some(key) = mapping.find(*symbol) else { continue };
                 let shift = shift.filter(|_| key.with_shift);
@@ -136,26 +138,26 @@ impl Display {
 
     /// Assigns keys to those symbols that have none. Uses keys without a symbol, or keys lent earlier that the batch
     /// does not need. Returns the new mapping and how many of the symbols it can type.
-    fn lend(&mut self, symbols: &[u32]) -> Result<(Mapping, usize), GuiError> {
+    fn assign_keys(&mut self, symbols: &[u32]) -> Result<(Mapping, usize), GuiError> {
         let mut mapping = self.mapping()?;
-        let Batch { count, loans } = mapping.plan(symbols, &self.lent_keys);
-        if loans.is_empty() {
+        let Batch { count, assignments } = mapping.plan(symbols, &self.assigned_keys);
+        if assignments.is_empty() {
             return Ok((mapping, count));
         }
-        let takes_back = loans.iter().any(|(_, code)| self.lent_keys.contains(code));
-        if takes_back {
-            sleep(TAKE_BACK_PAUSE);
+        let reuses_keys = assignments.iter().any(|(_, code)| self.assigned_keys.contains(code));
+        if reuses_keys {
+            sleep(REUSE_DELAY);
         }
-        for (symbol, code) in &loans {
+        for (symbol, code) in &assignments {
             // The same symbol with and without Shift.
             sent(self.connection.change_keyboard_mapping(1, *code, 2, &[*symbol, *symbol]))?;
         }
-        mapping.take(&loans);
+        mapping.take(&assignments);
         // Keep the order: the keys lent longest ago are reassigned first.
-        self.lent_keys.retain(|lent| loans.iter().all(|(_, code)| code != lent));
-        self.lent_keys.extend(loans.iter().map(|(_, code)| *code));
+        self.assigned_keys.retain(|assigned| assignments.iter().all(|(_, code)| code != assigned));
+        self.assigned_keys.extend(assignments.iter().map(|(_, code)| *code));
         self.ping()?;
-        sleep(LEND_PAUSE);
+        sleep(REMAP_DELAY);
         Ok((mapping, count))
     }
 }
@@ -166,16 +168,16 @@ struct Batch {
     /// Number of symbols.
     count: usize,
     /// Symbols and the keys assigned to them.
-    loans: Vec<(u32, u8)>,
+    assignments: Vec<(u32, u8)>,
 }
 
 impl Mapping {
     /// Plans to type as many symbols as possible. Does not reassign a key that one of the symbols needs with its
     /// current meaning.
-    fn plan(&self, symbols: &[u32], lent: &[u8]) -> Batch {
-        let mut free = self.spare.iter().chain(lent).copied();
+    fn plan(&self, symbols: &[u32], assigned: &[u8]) -> Batch {
+        let mut free = self.spare.iter().chain(assigned).copied();
         let mut needed: HashSet<u8> = HashSet::new();
-        let mut loans: Vec<(u32, u8)> = Vec::new();
+        let mut assignments: Vec<(u32, u8)> = Vec::new();
         let mut planned: HashMap<u32, u8> = HashMap::new();
         let mut taken: HashSet<u8> = HashSet::new();
         for (index, symbol) in symbols.iter().enumerate() {
@@ -188,20 +190,20 @@ impl Mapping {
             }
             let Some(code) = free.by_ref().find(|code| !needed.contains(code) && !taken.contains(code))
             else {
-                return Batch { count: index, loans };
+                return Batch { count: index, assignments };
             };
             taken.insert(code);
             planned.insert(*symbol, code);
-            loans.push((*symbol, code));
+            assignments.push((*symbol, code));
         }
-        Batch { count: symbols.len(), loans }
+        Batch { count: symbols.len(), assignments }
     }
 
     /// Applies assignments to the mapping.
-    fn take(&mut self, loans: &[(u32, u8)]) {
-        self.keys.retain(|_, key| loans.iter().all(|(_, code)| *code != key.code));
-        self.spare.retain(|spare| loans.iter().all(|(_, code)| code != spare));
-        let new = loans.iter().map(|(symbol, code)| (*symbol, Key { code: *code, with_shift: false }));
+    fn take(&mut self, assignments: &[(u32, u8)]) {
+        self.keys.retain(|_, key| assignments.iter().all(|(_, code)| *code != key.code));
+        self.spare.retain(|spare| assignments.iter().all(|(_, code)| code != spare));
+        let new = assignments.iter().map(|(symbol, code)| (*symbol, Key { code: *code, with_shift: false }));
         self.keys.extend(new);
     }
 }
@@ -211,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_keyboard_is_read_with_its_shifted_symbols_and_its_spare_keys() {
+    fn mapping_contains_shifted_symbols_and_spare_keys() {
         let mapping = Mapping::read(8, 2, &[0, 0, 0x61, 0x41, 0x31, 0, 0, 0]);
         assert_eq!(mapping.spare, [8, 11]);
         assert_eq!(mapping.find(0x41), Some(Key { code: 9, with_shift: true }));
@@ -220,25 +222,25 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_cut_where_the_spare_keys_end() {
+    fn plan_stops_when_spare_keys_run_out() {
         let mapping = Mapping::read(8, 1, &[0x61, 0]);
         let plan = |symbols: &[u32]| mapping.plan(symbols, &[]);
-        assert_eq!(plan(&[0x61, 1, 0x61, 1, 2, 3]), Batch { count: 4, loans: vec![(1, 9)] });
-        assert_eq!(plan(&[0x61, 0x61]), Batch { count: 2, loans: vec![] });
+        assert_eq!(plan(&[0x61, 1, 0x61, 1, 2, 3]), Batch { count: 4, assignments: vec![(1, 9)] });
+        assert_eq!(plan(&[0x61, 0x61]), Batch { count: 2, assignments: vec![] });
         let full = Mapping::read(8, 1, &[0x61]);
-        assert_eq!(full.plan(&[5], &[]), Batch { count: 0, loans: vec![] });
+        assert_eq!(full.plan(&[5], &[]), Batch { count: 0, assignments: vec![] });
     }
 
     /// Types with a simulated keyboard and returns what a program would receive.
-    fn typed(symbols: &[u32], mapping: &mut Mapping, lent: &mut Vec<u8>) -> Vec<u32> {
+    fn typed(symbols: &[u32], mapping: &mut Mapping, assigned: &mut Vec<u8>) -> Vec<u32> {
         let mut seen = Vec::new();
         let mut rest = symbols;
         while !rest.is_empty() {
-            let Batch { count, loans } = mapping.plan(rest, lent);
+            let Batch { count, assignments } = mapping.plan(rest, assigned);
             assert!(count > 0, "nothing more can be typed after {} symbols", seen.len());
-            mapping.take(&loans);
-            lent.retain(|code| loans.iter().all(|(_, taken)| taken != code));
-            lent.extend(loans.iter().map(|(_, code)| *code));
+            mapping.take(&assignments);
+            assigned.retain(|code| assignments.iter().all(|(_, taken)| taken != code));
+            assigned.extend(assignments.iter().map(|(_, code)| *code));
             for symbol in &rest[..count] {
                 let code = mapping.find(*symbol).unwrap().code;
                 // A key has only one meaning, no matter what the mapping says.
@@ -257,18 +259,18 @@ mod tests {
     }
 
     #[test]
-    fn more_characters_than_keys_are_typed_as_they_are_also_those_that_were_lent_before() {
+    fn more_characters_than_keys_are_typed_correctly() {
         for spare in [1, 7, 40, 120] {
             let mut symbols = vec![0x61];
             symbols.extend(std::iter::repeat_n(0, spare));
             let mut mapping = Mapping::read(8, 1, &symbols);
-            let mut lent = Vec::new();
+            let mut assigned = Vec::new();
             let many: Vec<u32> = (0..300).map(|number| 0x0100_4e00 + number).chain([0x61]).collect();
-            assert_eq!(typed(&many, &mut mapping, &mut lent), many);
+            assert_eq!(typed(&many, &mut mapping, &mut assigned), many);
             // Mix earlier characters with new ones: a key needed with its current meaning must not be reassigned.
             let mixed: Vec<u32> =
                 many[250..300].iter().chain(&many[..50]).chain(&[0x0101_f600]).copied().collect();
-            assert_eq!(typed(&mixed, &mut mapping, &mut lent), mixed, "{spare} spare keys");
+            assert_eq!(typed(&mixed, &mut mapping, &mut assigned), mixed, "{spare} spare keys");
         }
     }
 }

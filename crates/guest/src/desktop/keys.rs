@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn chords_are_read_in_the_order_in_which_they_are_pressed() {
+    fn chords_keep_the_order_of_their_keys() {
         assert_eq!(parse_chord("ctrl+shift+t").unwrap(), [0xffe3, 0xffe1, u32::from('t')]);
         assert_eq!(parse_chord("Return").unwrap(), [0xff0d]);
         assert_eq!(parse_chord("F12").unwrap(), [0xffc9]);
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_key_is_named_with_those_that_there_are() {
+    fn unknown_key_error_lists_the_valid_keys() {
         let error = parse_chord("ctrl+flux").unwrap_err();
         assert!(error.contains("`flux`") && error.contains("PageUp"), "{error}");
         for bad in ["", "F99", "ctrl+", "a+b+c+d+e+f+g+h+i"] {

@@ -5,12 +5,12 @@
 //! limit: the listener on the display's socket belongs to the job and may be any program.
 
 mod act;
-mod animation;
+mod apng;
 mod display;
 mod keyboard;
 mod keys;
 mod mouse;
-mod packed;
+mod png_encoder;
 mod pointer;
 mod record;
 mod screenshot;
@@ -30,7 +30,7 @@ use tokio::task::spawn_local;
 pub(crate) use serve::serve;
 
 use crate::resources::Resources;
-use crate::services::{ServiceFailure, ServiceUse, Services};
+use crate::services::{ServiceFailure, ServiceGuard, Services};
 use display::Display;
 use record::Recorder;
 
@@ -46,12 +46,12 @@ const BROWSER: &str = "browser";
 /// The socket of the X server.
 const X_SOCKET: &str = "/tmp/.X11-unix/X1";
 /// How long a running window manager may take to manage the display, and how often to check.
-const MANAGER_PATIENCE: Duration = Duration::from_secs(60);
-const MANAGER_PAUSE: Duration = Duration::from_millis(4);
+const WINDOW_MANAGER_TIMEOUT: Duration = Duration::from_secs(60);
+const WINDOW_MANAGER_POLL_INTERVAL: Duration = Duration::from_millis(4);
 /// The services stop this soon after the last user leaves. [`keep`] keeps the desktop alive beyond that.
 const SERVICE_IDLE_MS: u64 = 500;
 /// How often to check whether the desktop is still in use.
-const LOOK_PAUSE: Duration = Duration::from_secs(5);
+const IDLE_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The desktop and its state across uses.
 pub(crate) struct Desktop {
@@ -80,9 +80,9 @@ impl Desktop {
 }
 
 /// Keeps the desktop running until dropped.
-pub(crate) struct DesktopUse {
-    _manager: ServiceUse,
-    _server: ServiceUse,
+pub(crate) struct DesktopGuard {
+    _manager: ServiceGuard,
+    _server: ServiceGuard,
 }
 
 fn no_desktop(failure: ServiceFailure) -> GuiError {
@@ -94,8 +94,8 @@ fn bad_input(message: impl Into<String>) -> GuiError {
 }
 
 /// Starts the desktop if it is not running. A window manager is running when this returns.
-pub(crate) async fn acquire(desktop: &Rc<Desktop>, spec: &DesktopSpec) -> Result<DesktopUse, GuiError> {
-    if desktop.resources.spawner.shelter.is_some() {
+pub(crate) async fn acquire(desktop: &Rc<Desktop>, spec: &DesktopSpec) -> Result<DesktopGuard, GuiError> {
+    if desktop.resources.spawner.landlock_only.is_some() {
         // The X socket would be in the host's `/tmp`, where another user's may exist.
         let message =
             "a sandbox without namespaces has no desktop; ask for the isolation `namespaces`".to_owned();
@@ -110,24 +110,26 @@ pub(crate) async fn acquire(desktop: &Rc<Desktop>, spec: &DesktopSpec) -> Result
     // A new connection paints the background before any window opens.
     on_display(desktop, Display::check).await?;
     let manager = desktop.services.acquire(&window_manager(spec)).await.map_err(no_desktop)?;
-    let deadline = Instant::now() + MANAGER_PATIENCE;
+    let deadline = Instant::now() + WINDOW_MANAGER_TIMEOUT;
     while !on_display(desktop, Display::has_manager).await? {
         if let Some(failure) = manager.failure() {
             return Err(no_desktop(failure));
         }
         if Instant::now() >= deadline {
-            let message =
-                format!("the window manager has not shown itself within {} s", MANAGER_PATIENCE.as_secs());
+            let message = format!(
+                "the window manager has not shown itself within {} s",
+                WINDOW_MANAGER_TIMEOUT.as_secs()
+            );
             return Err(GuiError { code: GuiErrorCode::NoDesktop, message });
         }
-        tokio::time::sleep(MANAGER_PAUSE).await;
+        tokio::time::sleep(WINDOW_MANAGER_POLL_INTERVAL).await;
     }
     desktop.last_use.set(Some(Instant::now()));
     if !desktop.is_kept.replace(true) {
         spawn_local(keep(Rc::clone(desktop), spec.clone()));
     }
     record::begin(desktop, spec);
-    Ok(DesktopUse { _manager: manager, _server: server })
+    Ok(DesktopGuard { _manager: manager, _server: server })
 }
 
 /// Keeps the desktop running between uses and while a window is open.
@@ -138,7 +140,7 @@ async fn keep(desktop: Rc<Desktop>, spec: DesktopSpec) {
     };
     let held = hold(&desktop, &spec).await;
     loop {
-        tokio::time::sleep(LOOK_PAUSE.min(idle)).await;
+        tokio::time::sleep(IDLE_CHECK_INTERVAL.min(idle)).await;
         let windows = on_display(&desktop, |display| display.windows()).await;
         if windows.as_ref().is_ok_and(|windows| !windows.is_empty()) {
             desktop.last_use.set(Some(Instant::now()));
@@ -151,15 +153,17 @@ async fn keep(desktop: Rc<Desktop>, spec: DesktopSpec) {
     }
 }
 
-async fn hold(desktop: &Desktop, spec: &DesktopSpec) -> Result<DesktopUse, ServiceFailure> {
+async fn hold(desktop: &Desktop, spec: &DesktopSpec) -> Result<DesktopGuard, ServiceFailure> {
     let server = desktop.services.acquire(&x_server(spec)).await?;
     let manager = desktop.services.acquire(&window_manager(spec)).await?;
-    Ok(DesktopUse { _manager: manager, _server: server })
+    Ok(DesktopGuard { _manager: manager, _server: server })
 }
 
 /// Runs an action or a VNC session. A browser on the desktop counts as in use meanwhile.
-async fn with_browser<T>(desktop: &Desktop, spec: &DesktopSpec, work: impl Future<Output = T>) -> T {
-    let pause = spec.idle_ms.map_or(LOOK_PAUSE, |idle| LOOK_PAUSE.min(Duration::from_millis(idle / 2)));
+async fn keep_browser_active<T>(desktop: &Desktop, spec: &DesktopSpec, work: impl Future<Output = T>) -> T {
+    let pause = spec
+        .idle_ms
+        .map_or(IDLE_CHECK_INTERVAL, |idle| IDLE_CHECK_INTERVAL.min(Duration::from_millis(idle / 2)));
     let mut work = std::pin::pin!(work);
     loop {
         desktop.services.touch(BROWSER);
@@ -169,7 +173,7 @@ async fn with_browser<T>(desktop: &Desktop, spec: &DesktopSpec, work: impl Futur
                 desktop.services.touch(BROWSER);
                 return done;
             }
-            () = tokio::time::sleep(pause.max(MANAGER_PAUSE)) => {}
+            () = tokio::time::sleep(pause.max(WINDOW_MANAGER_POLL_INTERVAL)) => {}
         }
     }
 }

@@ -45,7 +45,7 @@ impl Display {
     }
 
     /// The position of an action, if it has one.
-    pub(super) fn place(&self, x: Option<i32>, y: Option<i32>) -> Result<Option<Point>, GuiError> {
+    pub(super) fn position(&self, x: Option<i32>, y: Option<i32>) -> Result<Option<Point>, GuiError> {
         match (x, y) {
             (Some(x), Some(y)) => self.point(x, y).map(Some),
             (None, None) => Ok(None),
@@ -70,15 +70,15 @@ impl Display {
         self.ping()
     }
 
-    /// Clicks `times` times at `place`, or at the current position.
+    /// Clicks `times` times at `position`, or at the current position.
     pub(super) fn click(
         &mut self,
-        place: Option<Point>,
+        position: Option<Point>,
         button: MouseButton,
         modifiers: &[Modifier],
         times: u32,
     ) -> Result<(), GuiError> {
-        if let Some(point) = place {
+        if let Some(point) = position {
             self.move_to(point)?;
         }
         let held = self.modifier_codes(modifiers)?;
@@ -120,7 +120,7 @@ impl Display {
         self.ping()
     }
 
-    pub(super) fn scroll(&mut self, place: Option<Point>, down: i32, right: i32) -> Result<(), GuiError> {
+    pub(super) fn scroll(&mut self, position: Option<Point>, down: i32, right: i32) -> Result<(), GuiError> {
         if down == 0 && right == 0 {
             return Err(bad_input(
                 "give `down` or `right`: how many clicks of the wheel, negative for the other way",
@@ -129,7 +129,7 @@ impl Display {
         if down.abs() > MAX_SCROLL || right.abs() > MAX_SCROLL {
             return Err(bad_input(format!("at most {MAX_SCROLL} clicks of the wheel at once")));
         }
-        if let Some(point) = place {
+        if let Some(point) = position {
             self.move_to(point)?;
         }
         for (amount, (forward, back)) in [down, right].into_iter().zip(WHEEL) {

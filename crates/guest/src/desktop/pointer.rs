@@ -1,6 +1,6 @@
 //! Draws the mouse pointer for recordings. The screen itself shows none, because viewers draw their own.
 
-use super::packed::PIXEL_BYTES;
+use super::png_encoder::PIXEL_BYTES;
 use super::record::Frame;
 
 /// `#` is dark, `.` is light, anything else is transparent. The tip is at the top left.
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_arrow_stays_on_the_screen() {
+    fn pointer_is_clipped_to_the_screen() {
         for (x, y) in [(0, 0), (15, 9), (19, 9), (30, 30), (-3, 5), (i16::MAX, i16::MAX)] {
             let mut frame = Frame { width: 20, height: 10, pixels: vec![7; 20 * 10 * PIXEL_BYTES] };
             draw(&mut frame, x, y);

@@ -12,8 +12,8 @@ use protocol::{DesktopSpec, Recording};
 use tokio::sync::{Mutex, MutexGuard};
 use tokio::task::spawn_local;
 
-use super::animation::{Animation, Area};
-use super::packed::PIXEL_BYTES;
+use super::apng::{AnimatedPng, Area};
+use super::png_encoder::PIXEL_BYTES;
 use super::{Desktop, on_display};
 
 const FOLDER: &str = ".caisson";
@@ -39,7 +39,7 @@ pub(super) struct Frame {
 /// Records the desktop until the guest exits.
 pub(crate) struct Recorder {
     kind: Recording,
-    film: Mutex<Option<Film>>,
+    state: Mutex<Option<RecordingState>>,
 }
 
 /// Starts recording if the job requests it and it has not started yet.
@@ -50,8 +50,8 @@ pub(super) fn begin(desktop: &Rc<Desktop>, spec: &DesktopSpec) {
         return;
     }
     let folder = Path::new(&desktop.resources.spawner.directory).join(FOLDER);
-    let film = Film { folder, running: None, written: 0, files: 0 };
-    let recorder = Rc::new(Recorder { kind, film: Mutex::new(Some(film)) });
+    let state = RecordingState { folder, running: None, written: 0, files: 0 };
+    let recorder = Rc::new(Recorder { kind, state: Mutex::new(Some(state)) });
     *slot = Some(Rc::clone(&recorder));
     let desktop = Rc::clone(desktop);
     spawn_local(async move {
@@ -69,47 +69,48 @@ impl Recorder {
     /// Records the current screen, then pauses the recording until the returned guard is dropped, so that the file
     /// can be read.
     pub(crate) async fn hold<'a>(&'a self, desktop: &Desktop) -> MutexGuard<'a, impl Sized> {
-        let mut film = self.film.lock().await;
-        self.add(desktop, &mut film).await;
-        film
+        let mut state = self.state.lock().await;
+        self.add(desktop, &mut state).await;
+        state
     }
 
     /// Records the current screen. Returns `None` once the recording has ended.
     async fn take(&self, desktop: &Desktop) -> Option<()> {
-        let mut film = self.film.lock().await;
-        self.add(desktop, &mut film).await;
-        film.as_ref().map(|_| ())
+        let mut state = self.state.lock().await;
+        self.add(desktop, &mut state).await;
+        state.as_ref().map(|_| ())
     }
 
-    async fn add(&self, desktop: &Desktop, slot: &mut Option<Film>) {
+    async fn add(&self, desktop: &Desktop, slot: &mut Option<RecordingState>) {
         if slot.is_none() {
             return;
         }
         // The desktop may not be running now but may start later.
         let Ok(frame) = on_display(desktop, |display| display.frame()).await else { return };
-        let (Some(mut film), kind) = (slot.take(), self.kind) else { return };
-        let added = desktop.resources.files.workers.short(move || film.add(frame, kind).map(|()| film)).await;
+        let (Some(mut state), kind) = (slot.take(), self.kind) else { return };
+        let added =
+            desktop.resources.files.workers.short(move || state.add(frame, kind).map(|()| state)).await;
         // If the disk is full or a file cannot be created, the recording ends. Earlier frames remain.
         *slot = added.ok().and_then(Result::ok);
     }
 }
 
 /// The recording so far. Used on a thread with the agent's permissions.
-struct Film {
+struct RecordingState {
     folder: PathBuf,
-    running: Option<Running>,
+    running: Option<CurrentFile>,
     /// Bytes in earlier files.
     written: u64,
     files: u32,
 }
 
-struct Running {
-    animation: Animation,
+struct CurrentFile {
+    animation: AnimatedPng,
     last: Frame,
     changed: Instant,
 }
 
-impl Film {
+impl RecordingState {
     fn add(&mut self, frame: Frame, kind: Recording) -> io::Result<()> {
         let Some(running) = &mut self.running else { return self.start(frame) };
         if (frame.width, frame.height) != (running.last.width, running.last.height) {
@@ -147,10 +148,10 @@ impl Film {
                 other => break other?,
             }
         };
-        let mut animation = Animation::begin(file, frame.width, frame.height)?;
+        let mut animation = AnimatedPng::begin(file, frame.width, frame.height)?;
         let all = Area { x: 0, y: 0, width: frame.width, height: frame.height };
         animation.add(all, rows_of(&frame, all), 0)?;
-        self.running = Some(Running { animation, last: frame, changed: Instant::now() });
+        self.running = Some(CurrentFile { animation, last: frame, changed: Instant::now() });
         Ok(())
     }
 }
@@ -198,7 +199,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn everything_that_changed_is_in_the_area_and_its_edges_have_changed(
+        fn changed_area_is_the_bounding_box_of_all_changes(
             changes in prop::collection::vec((0u32..9, 0u32..7), 1..6)
         ) {
             let (old, mut new) = (frame(9, 7, 0), frame(9, 7, 0));
@@ -219,11 +220,12 @@ mod tests {
     fn only_changes_are_recorded_and_an_earlier_file_is_kept() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("desktop.apng"), "of an earlier life").unwrap();
-        let mut film = Film { folder: folder.path().to_owned(), running: None, written: 0, files: 0 };
+        let mut state =
+            RecordingState { folder: folder.path().to_owned(), running: None, written: 0, files: 0 };
         for value in [1, 1, 2, 2, 1] {
-            film.add(frame(8, 8, value), Recording::Timelapse).unwrap();
+            state.add(frame(8, 8, value), Recording::Timelapse).unwrap();
         }
-        film.add(frame(4, 4, 9), Recording::Video).unwrap();
+        state.add(frame(4, 4, 9), Recording::Video).unwrap();
         let frames = |name: &str| {
             let file = std::fs::read(folder.path().join(name)).unwrap();
             let reader = png::Decoder::new(io::Cursor::new(file)).read_info().unwrap();

@@ -16,7 +16,7 @@ use x11rb::protocol::xproto::{ConnectionExt as _, ImageFormat};
 use x11rb::utils::RawFdContainer;
 
 use super::display::{Display, answered, lost, new_id};
-use super::packed::{PIXEL_BYTES, Packed, begin_file, put_chunk};
+use super::png_encoder::{PIXEL_BYTES, PngEncoder, begin_file, put_chunk};
 use super::pointer;
 use super::record::Frame;
 
@@ -25,7 +25,7 @@ const ALL_PLANES: u32 = u32::MAX;
 const PIECE_BYTES: usize = 256 * 1024;
 
 /// An image file.
-pub(crate) struct Picture {
+pub(crate) struct PngImage {
     /// In pixels.
     pub(crate) width: u32,
     /// In pixels.
@@ -42,15 +42,15 @@ pub(super) struct SharedPixels {
 
 impl Display {
     /// Takes a screenshot of the whole screen.
-    pub(super) fn screenshot(&mut self) -> Result<Picture, GuiError> {
+    pub(super) fn screenshot(&mut self) -> Result<PngImage, GuiError> {
         let (width, height) = (u32::from(self.width), u32::from(self.height));
         let row_bytes = self.row_bytes();
-        let mut packed = Packed::new().map_err(|error| lost(&error))?;
-        self.pixels(|rows| rows.chunks_exact(row_bytes).try_for_each(|row| packed.add(row)))?;
+        let mut png_encoder = PngEncoder::new().map_err(|error| lost(&error))?;
+        self.pixels(|rows| rows.chunks_exact(row_bytes).try_for_each(|row| png_encoder.add(row)))?;
         let mut png = begin_file(width, height);
-        put_chunk(&mut png, b"IDAT", &packed.finish().map_err(|error| lost(&error))?);
+        put_chunk(&mut png, b"IDAT", &png_encoder.finish().map_err(|error| lost(&error))?);
         put_chunk(&mut png, b"IEND", &[]);
-        Ok(Picture { width, height, png })
+        Ok(PngImage { width, height, png })
     }
 
     /// Returns the raw pixels of the whole screen with the pointer drawn on them. The server does not include the

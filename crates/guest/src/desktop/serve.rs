@@ -4,13 +4,15 @@ use std::io;
 use std::rc::Rc;
 
 use protocol::{
-    CallKey, DesktopOrder, DesktopSpec, GuiAction, GuiError, GuiResult, MessageStream, ProtocolError, Reply,
-    ServiceName,
+    CallKey, DesktopRequest, DesktopSpec, GuiAction, GuiError, GuiResult, MessageStream, ProtocolError,
+    Reply, ServiceName,
 };
 use tokio::io::copy_bidirectional_with_sizes;
 use tokio::net::UnixStream;
 
-use super::{Desktop, DesktopUse, X_SERVER, acquire, act, on_display, vnc_folder, vnc_socket, with_browser};
+use super::{
+    Desktop, DesktopGuard, X_SERVER, acquire, act, keep_browser_active, on_display, vnc_folder, vnc_socket,
+};
 use crate::journal::Call;
 use crate::ports::{COPY_BYTES, dial_unix};
 use crate::reply::send_reply;
@@ -19,18 +21,18 @@ pub(crate) async fn serve(
     desktop: &Rc<Desktop>,
     mut stream: MessageStream,
     spec: DesktopSpec,
-    order: DesktopOrder,
+    order: DesktopRequest,
 ) -> Result<(), ProtocolError> {
     match order {
-        DesktopOrder::Start => {
+        DesktopRequest::Start => {
             let reply = match acquire(desktop, &spec).await {
                 Ok(_) => Reply::Done,
                 Err(error) => Reply::Refused { message: error.message },
             };
             send_reply(&mut stream, &reply).await
         }
-        DesktopOrder::OpenVnc => open_vnc(desktop, stream, &spec).await,
-        DesktopOrder::Act { key, action } => act_once(desktop, stream, spec, key, action).await,
+        DesktopRequest::OpenVnc => open_vnc(desktop, stream, &spec).await,
+        DesktopRequest::Act { key, action } => act_once(desktop, stream, spec, key, action).await,
     }
 }
 
@@ -46,7 +48,7 @@ async fn open_vnc(
     stream.send(&Reply::Done).await?;
     let mut stream = stream.into_raw();
     let copying = copy_bidirectional_with_sizes(&mut connection, &mut stream, COPY_BYTES, COPY_BYTES);
-    let copied = with_browser(desktop, spec, copying).await;
+    let copied = keep_browser_active(desktop, spec, copying).await;
     drop(held);
     copied?;
     Ok(())
@@ -54,7 +56,7 @@ async fn open_vnc(
 
 /// Connects to the VNC server. If the job has removed the socket, restarts the X server, but only if no window is
 /// open.
-async fn reach_vnc(desktop: &Rc<Desktop>, spec: &DesktopSpec) -> Result<(DesktopUse, UnixStream), String> {
+async fn reach_vnc(desktop: &Rc<Desktop>, spec: &DesktopSpec) -> Result<(DesktopGuard, UnixStream), String> {
     let explain = |error: GuiError| error.message;
     let held = acquire(desktop, spec).await.map_err(explain)?;
     let failed = |error: io::Error| format!("connecting to the VNC server: {error}");
@@ -108,11 +110,11 @@ async fn act_once(
             return send_reply(&mut stream, &Reply::Refused { message }).await;
         }
         None => {
-            let call = desktop.resources.journal.enter_gui(&key, &action);
+            let call = desktop.resources.journal.add_gui_call(&key, &action);
             let (desktop, doing) = (Rc::clone(desktop), Rc::clone(&call));
             tokio::task::spawn_local(async move {
                 let (result, image) = do_now(&desktop, &spec, action).await;
-                desktop.resources.journal.note_gui(&doing.key, &result);
+                desktop.resources.journal.record_gui_result(&doing.key, &result);
                 doing.finish(result, &image);
             });
             call
@@ -123,7 +125,7 @@ async fn act_once(
 }
 
 async fn do_now(desktop: &Rc<Desktop>, spec: &DesktopSpec, action: GuiAction) -> (GuiResult, Vec<u8>) {
-    match with_browser(desktop, spec, Box::pin(act::act(desktop, spec, action))).await {
+    match keep_browser_active(desktop, spec, Box::pin(act::act(desktop, spec, action))).await {
         Ok((reply, image)) => (GuiResult::Ok(reply), image),
         Err(error) => (GuiResult::Error(error), Vec::new()),
     }

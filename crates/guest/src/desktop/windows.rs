@@ -78,17 +78,17 @@ impl Display {
 
     pub(super) fn focus(&mut self, choice: &WindowChoice) -> Result<WindowInfo, GuiError> {
         let window = self.choose(choice)?;
-        self.tell_manager(window.number, self.names._NET_ACTIVE_WINDOW, [FROM_PAGER, 0, 0, 0, 0])?;
+        self.send_to_window_manager(window.number, self.names._NET_ACTIVE_WINDOW, [FROM_PAGER, 0, 0, 0, 0])?;
         Ok(window)
     }
 
     pub(super) fn close(&mut self, choice: &WindowChoice) -> Result<WindowInfo, GuiError> {
         let window = self.choose(choice)?;
-        self.tell_manager(window.number, self.names._NET_CLOSE_WINDOW, [0, FROM_PAGER, 0, 0, 0])?;
+        self.send_to_window_manager(window.number, self.names._NET_CLOSE_WINDOW, [0, FROM_PAGER, 0, 0, 0])?;
         Ok(window)
     }
 
-    fn tell_manager(&self, window: Window, what: u32, data: [u32; 5]) -> Result<(), GuiError> {
+    fn send_to_window_manager(&self, window: Window, what: u32, data: [u32; 5]) -> Result<(), GuiError> {
         let message = ClientMessageEvent::new(32, window, what, data);
         let listeners = EventMask::SUBSTRUCTURE_REDIRECT | EventMask::SUBSTRUCTURE_NOTIFY;
         sent(self.connection.send_event(false, self.root, listeners, message))?;
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_is_found_by_its_whole_title_before_a_part_of_it() {
+    fn exact_title_match_wins_over_partial_match() {
         let windows = [window(1, "Terminal"), window(2, "Terminal two"), window(3, "Editor")];
         let by_title =
             |title: &str| find(&windows, &WindowChoice::Title(title.into())).map(|found| found.number);

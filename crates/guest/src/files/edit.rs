@@ -3,8 +3,8 @@
 use protocol::{FileError, FileErrorCode, FileReply};
 use rustix::fs::{AtFlags, FileType, statat};
 
+use crate::files::errors::{failed, refusal};
 use crate::files::operations::{open_file, read_at_most};
-use crate::files::refusal::{failed, refusal};
 use crate::files::resolve::{Parents, RelativePath, Root, Workspace};
 use crate::files::write;
 
@@ -14,7 +14,7 @@ const MAX_EDIT_BYTES: u64 = 16 * 1024 * 1024;
 /// Replaces the only occurrence of `old` with `new`.
 pub(crate) fn edit(workspace: &Workspace, path: &str, old: &str, new: &str) -> Result<FileReply, FileError> {
     let checked = RelativePath::parse(path, Root::Refused)?;
-    refuse_link(workspace, &checked)?;
+    refuse_symlink(workspace, &checked)?;
     let content = read_text(workspace, &checked)?;
     let edited = replace_once(&content, old, new)
         .map_err(|(code, why)| refusal(code, format!("editing `{checked}`: {why}")))?;
@@ -22,7 +22,7 @@ pub(crate) fn edit(workspace: &Workspace, path: &str, old: &str, new: &str) -> R
 }
 
 /// Refuses symbolic links, because writing would replace the link with a file.
-fn refuse_link(workspace: &Workspace, path: &RelativePath) -> Result<(), FileError> {
+fn refuse_symlink(workspace: &Workspace, path: &RelativePath) -> Result<(), FileError> {
     let place = workspace.place("editing", path, Parents::MustExist)?;
     let stat =
         statat(&place.parent, &place.name, AtFlags::SYMLINK_NOFOLLOW).map_err(failed("editing", path))?;

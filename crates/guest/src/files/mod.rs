@@ -2,9 +2,9 @@
 //! The event loop only passes on requests, data and replies.
 
 pub(crate) mod edit;
+pub(crate) mod errors;
 pub(crate) mod operations;
 pub(crate) mod pack;
-pub(crate) mod refusal;
 pub(crate) mod remove;
 pub(crate) mod resolve;
 pub(crate) mod stream;

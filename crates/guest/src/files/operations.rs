@@ -10,7 +10,7 @@ use protocol::{FileEntry, FileError, FileErrorCode, FileKind, FileOperation, Fil
 use rustix::fs::{AtFlags, FileType, OFlags, RenameFlags, Stat, fstat, readlinkat, renameat_with, statat};
 use rustix::io::Errno;
 
-use crate::files::refusal::{failed, refusal};
+use crate::files::errors::{failed, refusal};
 use crate::files::resolve::{Parents, RelativePath, Root, Workspace};
 use crate::files::walk::Walker;
 use crate::files::{edit, remove, write};
@@ -170,7 +170,7 @@ fn list(
     let mut truncated = false;
     while let Some(entry) = walker.next() {
         if entry.depth >= depth || skip.iter().any(|name| name.as_bytes() == entry.name.as_bytes()) {
-            walker.do_not_enter();
+            walker.skip_contents();
         }
         let target = walker.parent().and_then(|parent| link_target(&entry.stat, parent, &entry.name));
         bytes += entry.path.len() + target.as_ref().map_or(0, String::len);
@@ -234,14 +234,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_character_cut_by_the_limit_is_left_for_the_next_read() {
+    fn character_split_by_the_limit_is_left_for_the_next_read() {
         let cut = "hé".as_bytes()[..2].to_vec();
         assert_eq!(as_text(cut.clone(), true), Ok("h".to_owned()));
         assert!(as_text(cut, false).is_err());
     }
 
     #[test]
-    fn text_that_would_burst_a_message_is_sent_as_bytes() {
+    fn text_too_large_as_json_is_sent_as_base64() {
         assert!(as_text(vec![1; 8 * 1024 * 1024], false).is_err());
         assert!(as_text(vec![b'"'; 8 * 1024 * 1024], false).is_ok());
     }

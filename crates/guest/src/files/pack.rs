@@ -13,7 +13,7 @@ use protocol::FileError;
 use rustix::fs::{FileType, OFlags, Stat, fstat, readlinkat};
 use tar::{Builder, EntryType, Header};
 
-use crate::files::refusal::failed;
+use crate::files::errors::failed;
 use crate::files::resolve::{MAX_PATH_BYTES, RelativePath, Root, Workspace, open_name};
 use crate::files::walk::{Entry, Walker};
 use crate::files::write::UNFINISHED_PREFIX;
@@ -26,10 +26,10 @@ pub(crate) const BLOCK_BYTES: u64 = 512;
 /// The most paths to report as left out.
 const MAX_LEFT_OUT: usize = 1000;
 /// Reported paths are shortened to this length.
-const MAX_TOLD_BYTES: usize = 300;
+const MAX_REPORTED_PATH_BYTES: usize = 300;
 
 /// The parameters of a pack request.
-pub(crate) struct PackOrder {
+pub(crate) struct PackRequest {
     /// The directory.
     pub(crate) path: String,
     /// Paths to leave out.
@@ -58,8 +58,8 @@ struct Content {
 
 impl Packer {
     /// Starts to pack a directory without the excluded paths.
-    pub(crate) fn begin(workspace: &Workspace, order: PackOrder) -> Result<Self, FileError> {
-        let PackOrder { path, exclude, max_file_bytes } = order;
+    pub(crate) fn begin(workspace: &Workspace, order: PackRequest) -> Result<Self, FileError> {
+        let PackRequest { path, exclude, max_file_bytes } = order;
         let path = RelativePath::parse(&path, Root::Allowed)?;
         let directory = workspace.open_directory("packing", &path)?;
         let walker = Walker::start(directory).map_err(failed("packing", &path))?;
@@ -83,10 +83,10 @@ impl Packer {
 
     fn leave_out(&mut self, entry: &Entry) {
         if self.left_out.len() < MAX_LEFT_OUT {
-            let told = entry.path.get(..MAX_TOLD_BYTES);
-            let dots = if told.is_some_and(|told| told.len() < entry.path.len()) { "..." } else { "" };
-            let told = String::from_utf8_lossy(told.unwrap_or(&entry.path));
-            self.left_out.push(format!("{told}{dots}"));
+            let shown = entry.path.get(..MAX_REPORTED_PATH_BYTES);
+            let dots = if shown.is_some_and(|shown| shown.len() < entry.path.len()) { "..." } else { "" };
+            let shown = String::from_utf8_lossy(shown.unwrap_or(&entry.path));
+            self.left_out.push(format!("{shown}{dots}"));
         }
     }
 
@@ -130,13 +130,13 @@ impl Packer {
 
     fn add(&mut self, entry: &Entry) -> std::io::Result<()> {
         if self.is_excluded(entry) {
-            self.walker.do_not_enter();
+            self.walker.skip_contents();
             return Ok(());
         }
         // The path is too long to be requested, and paths of tens of kilobytes could be used to exhaust the host's
         // memory.
         if entry.path.len() > MAX_PATH_BYTES {
-            self.walker.do_not_enter();
+            self.walker.skip_contents();
             return Err(rustix::io::Errno::NAMETOOLONG.into());
         }
         let path = Path::new(OsStr::from_bytes(&entry.path));

@@ -8,8 +8,8 @@ use protocol::{FileError, FileErrorCode, FileReply};
 use rustix::fs::{AtFlags, Dir, FileType, OFlags, statat, unlinkat};
 use rustix::io::Errno;
 
-use crate::files::refusal::{failed, refusal};
-use crate::files::resolve::{Parents, Place, RelativePath, Root, Workspace, open_name};
+use crate::files::errors::{failed, refusal};
+use crate::files::resolve::{NameInDirectory, Parents, RelativePath, Root, Workspace, open_name};
 use crate::files::walk::MAX_DEPTH;
 
 /// What may be removed if the path is a directory.
@@ -60,7 +60,7 @@ struct Level {
 
 /// Removes directories from the bottom up. The directories of all parent levels stay open, so another process cannot
 /// swap them.
-fn remove_tree(place: &Place) -> Result<(), Errno> {
+fn remove_tree(place: &NameInDirectory) -> Result<(), Errno> {
     let name = CString::new(place.name.as_bytes()).map_err(|_| Errno::INVAL)?;
     let mut levels = vec![open_level(&place.parent, name)?];
     while let Some(level) = levels.last_mut() {

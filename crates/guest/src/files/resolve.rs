@@ -15,7 +15,7 @@ use rustix::fs::{Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::io::Errno;
 
 use crate::error::GuestError;
-use crate::files::refusal::{failed, refusal};
+use crate::files::errors::{failed, refusal};
 
 /// The longest path in bytes.
 pub(crate) const MAX_PATH_BYTES: usize = 4096;
@@ -57,7 +57,7 @@ impl RelativePath {
         let shown = String::from_utf8_lossy(path.get(..200.min(path.len())).unwrap_or_default());
         if path.len() > MAX_PATH_BYTES {
             return Err(refusal(
-                FileErrorCode::BadPath,
+                FileErrorCode::InvalidPath,
                 format!(
                     "the path `{shown}...` has {} bytes; at most {MAX_PATH_BYTES} are possible",
                     path.len()
@@ -66,7 +66,7 @@ impl RelativePath {
         }
         if path.contains(&0) {
             return Err(refusal(
-                FileErrorCode::BadPath,
+                FileErrorCode::InvalidPath,
                 format!("the path `{}` has a NUL byte; remove it", shown.escape_debug()),
             ));
         }
@@ -131,7 +131,7 @@ impl RelativePath {
 
 /// An open parent directory and a name in it, as needed by system calls that create, rename or remove entries.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct NameInDirectory {
     pub(crate) parent: OwnedFd,
     /// A single path component.
     pub(crate) name: OsString,
@@ -195,7 +195,7 @@ impl Workspace {
         doing: &str,
         path: &RelativePath,
         parents: Parents,
-    ) -> Result<Place, FileError> {
+    ) -> Result<NameInDirectory, FileError> {
         let (above, name) = path.split();
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let parent = match self.open_existing(&above, flags) {
@@ -205,7 +205,7 @@ impl Workspace {
             }
             other => other,
         };
-        Ok(Place { parent: parent.map_err(failed(doing, path))?, name })
+        Ok(NameInDirectory { parent: parent.map_err(failed(doing, path))?, name })
     }
 
     /// Creates a directory and its parents. Existing directories are not an error.
@@ -243,20 +243,20 @@ mod tests {
     }
 
     #[test]
-    fn paths_that_leave_the_workspace_are_refused_by_name() {
+    fn absolute_and_parent_paths_are_refused() {
         for path in ["", ".", "/", "/etc/passwd", "..", "a/../b", "a/..", "./../x"] {
             assert_eq!(code(path), FileErrorCode::OutsideWorkspace, "{path}");
         }
     }
 
     #[test]
-    fn bad_bytes_and_endless_paths_are_refused() {
-        assert_eq!(code("a\0b"), FileErrorCode::BadPath);
-        assert_eq!(code(&"a/".repeat(3000)), FileErrorCode::BadPath);
+    fn nul_bytes_and_overlong_paths_are_refused() {
+        assert_eq!(code("a\0b"), FileErrorCode::InvalidPath);
+        assert_eq!(code(&"a/".repeat(3000)), FileErrorCode::InvalidPath);
     }
 
     #[test]
-    fn superfluous_parts_are_dropped() {
+    fn path_is_normalized() {
         assert_eq!(RelativePath::parse("./a//b/./c/", Root::Refused).unwrap().to_text(), "a/b/c");
         assert!(RelativePath::parse(".", Root::Allowed).unwrap().is_root());
     }

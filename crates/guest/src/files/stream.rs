@@ -7,9 +7,9 @@ use bytes::Bytes;
 use protocol::{FileError, FileReply, FileResult, Incoming, MessageStream, ProtocolError, Reply};
 
 use crate::files::Files;
+use crate::files::errors::failed;
 use crate::files::operations::{describe, open_file, read_at_most};
-use crate::files::pack::{PackOrder, Packer};
-use crate::files::refusal::failed;
+use crate::files::pack::{PackRequest, Packer};
 use crate::files::resolve::{RelativePath, Root};
 use crate::files::unpack::Unpacker;
 use crate::files::unpack_entry::Target;
@@ -80,7 +80,7 @@ pub(crate) async fn download(
 pub(crate) async fn pack(
     files: &Files,
     mut stream: MessageStream,
-    order: PackOrder,
+    order: PackRequest,
 ) -> Result<(), ProtocolError> {
     let workspace = Arc::clone(&files.workspace);
     let begun = files.workers.long(move || Packer::begin(&workspace, order)).await;

@@ -4,8 +4,8 @@
 use protocol::{FileError, FileErrorCode};
 use tar::{EntryType, Header, PaxExtensions};
 
+use crate::files::errors::refusal;
 use crate::files::pack::BLOCK_BYTES;
-use crate::files::refusal::refusal;
 use crate::files::unpack_entry::{Member, Target, Unfinished};
 
 const BLOCK: usize = BLOCK_BYTES as usize;

@@ -11,9 +11,9 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use crate::files::refusal::{failed, refusal};
+use crate::files::errors::{failed, refusal};
 use crate::files::resolve::{Parents, RelativePath, Root, Workspace};
-use crate::files::write::create_anew;
+use crate::files::write::create_replacing;
 
 /// The directory that an archive is unpacked into.
 pub(crate) struct Target {
@@ -97,7 +97,7 @@ impl Target {
     pub(crate) fn create_file(&self, member: &Member) -> Result<Unfinished, FileError> {
         let path = self.resolve(&member.path)?;
         let place = self.workspace.place("unpacking", &path, Parents::Make)?;
-        let file = create_anew(&place.parent, &place.name).map_err(failed("unpacking", &path))?;
+        let file = create_replacing(&place.parent, &place.name).map_err(failed("unpacking", &path))?;
         Ok(Unfinished { path, file, mode: member.mode, mtime: member.mtime })
     }
 

@@ -16,7 +16,7 @@ pub(crate) const MAX_DEPTH: usize = 256;
 /// The most names held at once across all levels. A larger directory is sorted in batches.
 const MAX_NAMES: usize = 100_000;
 /// Each level may hold this many names even if the limit is reached.
-const FEWEST_NAMES: usize = 128;
+const MIN_NAMES_PER_LEVEL: usize = 128;
 
 /// An entry of the tree.
 pub(crate) struct Entry {
@@ -65,7 +65,7 @@ impl Walker {
     }
 
     /// Skips the contents of the directory returned last.
-    pub(crate) fn do_not_enter(&mut self) {
+    pub(crate) fn skip_contents(&mut self) {
         self.entering = None;
     }
 
@@ -82,7 +82,7 @@ impl Walker {
                 if level.is_read {
                     self.levels.pop();
                 } else {
-                    level.read_names(MAX_NAMES.saturating_sub(held).max(FEWEST_NAMES));
+                    level.read_names(MAX_NAMES.saturating_sub(held).max(MIN_NAMES_PER_LEVEL));
                 }
                 continue;
             };

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use tokio::io::unix::AsyncFd;
 
 use crate::files::Files;
-use crate::files::refusal::{failed, refusal};
+use crate::files::errors::{failed, refusal};
 use crate::files::resolve::{RelativePath, Root, Workspace, open_name};
 use crate::files::walk::Walker;
 use crate::reply::send_reply;
@@ -35,7 +35,7 @@ type Directories = HashMap<i32, RelativePath>;
 #[derive(Default)]
 struct Found {
     directories: Vec<(i32, RelativePath)>,
-    is_too_much: bool,
+    is_over_limit: bool,
 }
 
 /// Watches until the stream is closed.
@@ -51,10 +51,10 @@ pub(crate) async fn watch(
         Err(error) => return send_reply(&mut stream, &Reply::File(FileResult::Error(error))).await,
     };
     let mut directories: Directories = found.directories.into_iter().collect();
-    if found.is_too_much {
+    if found.is_over_limit {
         stream.send(&overflow()).await?;
     }
-    let queue = sys::watched(queue)?;
+    let queue = sys::register(queue)?;
     loop {
         tokio::select! {
             incoming = stream.receive() => return match incoming? {
@@ -95,7 +95,7 @@ async fn watch_new(
             stream.send(&WatchChange { path: entry, change: "created".to_owned() }).await?;
         }
         directories.extend(found.directories);
-        if found.is_too_much {
+        if found.is_over_limit {
             stream.send(&overflow()).await?;
         }
     }
@@ -130,7 +130,7 @@ fn add_tree(
     let mut entries = Vec::new();
     match add(queue, &directory) {
         Ok(number) if room > 0 => found.directories.push((number, path.clone())),
-        Ok(_) | Err(Errno::NOSPC) => found.is_too_much = true,
+        Ok(_) | Err(Errno::NOSPC) => found.is_over_limit = true,
         Err(error) => return Err(failed("watching", path)(error)),
     }
     let mut walker = Walker::start(directory).map_err(failed("watching", path))?;
@@ -143,14 +143,14 @@ fn add_tree(
             continue;
         }
         if found.directories.len() >= room {
-            found.is_too_much = true;
+            found.is_over_limit = true;
             break;
         }
         let opened =
             walker.parent().map(|parent| open_name(parent, &entry.name, OFlags::PATH | OFlags::DIRECTORY));
         match opened.map(|opened| opened.and_then(|directory| add(queue, &directory))) {
             Some(Ok(number)) => found.directories.push((number, below)),
-            Some(Err(Errno::NOSPC)) => found.is_too_much = true,
+            Some(Err(Errno::NOSPC)) => found.is_over_limit = true,
             Some(Err(_)) | None => {}
         }
     }

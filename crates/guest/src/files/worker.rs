@@ -11,7 +11,7 @@ use protocol::{FileError, FileErrorCode};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::error::GuestError;
-use crate::files::refusal::refusal;
+use crate::files::errors::refusal;
 use crate::sys::{self, Agent};
 
 /// How much work may wait for a thread. The streams wait with further work.

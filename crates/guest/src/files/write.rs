@@ -9,8 +9,8 @@ use protocol::{FileError, FileErrorCode, FileReply};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, fchmod, openat, renameat, statat, unlinkat};
 use rustix::io::Errno;
 
-use crate::files::refusal::{failed, refusal};
-use crate::files::resolve::{Parents, Place, RelativePath, Root, Workspace};
+use crate::files::errors::{failed, refusal};
+use crate::files::resolve::{NameInDirectory, Parents, RelativePath, Root, Workspace};
 use crate::sys;
 
 /// Name prefix of temporary files.
@@ -23,7 +23,7 @@ const PERMISSION_BITS: u32 = 0o777;
 /// A temporary file that becomes the target at [`Replacement::commit`]. Dropping it earlier removes it.
 pub(crate) struct Replacement {
     path: RelativePath,
-    place: Place,
+    place: NameInDirectory,
     unfinished: OsString,
     file: File,
     mode: u32,
@@ -70,7 +70,7 @@ impl Drop for Replacement {
 }
 
 /// The permission bits of the file to replace, if it is a regular file.
-fn existing_mode(place: &Place, path: &RelativePath) -> Result<Option<u32>, FileError> {
+fn existing_mode(place: &NameInDirectory, path: &RelativePath) -> Result<Option<u32>, FileError> {
     match statat(&place.parent, &place.name, AtFlags::SYMLINK_NOFOLLOW) {
         Err(Errno::NOENT) => Ok(None),
         Err(error) => Err(failed("writing", path)(error)),
@@ -99,7 +99,7 @@ pub(crate) fn write(
 
 /// Creates a new file for writing. Removes an existing entry with this name first, so that the write does not go
 /// through a link.
-pub(crate) fn create_anew(parent: impl AsFd, name: &OsStr) -> Result<File, Errno> {
+pub(crate) fn create_replacing(parent: impl AsFd, name: &OsStr) -> Result<File, Errno> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let open = || openat(&parent, name, flags, Mode::from_raw_mode(0o600)).map(File::from);
     match open() {

@@ -12,12 +12,12 @@ use crate::output::Position;
 
 /// How far a follower may fall behind before the process must wait. In bytes, this is half of the stored tail. In
 /// chunks, however small they are, it is a fifth, so that the store drops nothing before the follower has it.
-const MOST_BEHIND: Position = Position { bytes: 4 * 1024 * 1024, sequence: 64 * 1024 };
+const MAX_LAG: Position = Position { bytes: 4 * 1024 * 1024, sequence: 64 * 1024 };
 
 /// Whether a follower is far behind the end of the output.
 fn is_far_behind(follower: Position, printed: Position) -> bool {
-    printed.bytes.saturating_sub(follower.bytes) > MOST_BEHIND.bytes
-        || printed.sequence.saturating_sub(follower.sequence) > MOST_BEHIND.sequence
+    printed.bytes.saturating_sub(follower.bytes) > MAX_LAG.bytes
+        || printed.sequence.saturating_sub(follower.sequence) > MAX_LAG.sequence
 }
 
 /// The followers that a call must wait for.
@@ -25,12 +25,12 @@ pub(crate) struct Backpressure {
     /// The position of each follower.
     followers: RefCell<BTreeMap<u64, Position>>,
     /// Changes when a follower advances or disconnects.
-    got_on: watch::Sender<u64>,
+    advanced: watch::Sender<u64>,
 }
 
 impl Backpressure {
     pub(crate) fn new() -> Self {
-        Self { followers: RefCell::default(), got_on: watch::Sender::new(0) }
+        Self { followers: RefCell::default(), advanced: watch::Sender::new(0) }
     }
 
     /// Whether a follower is so far behind the end of the output that the process must wait.
@@ -39,7 +39,7 @@ impl Backpressure {
     }
 
     fn tell(&self) {
-        self.got_on.send_modify(|count| *count = count.wrapping_add(1));
+        self.advanced.send_modify(|count| *count = count.wrapping_add(1));
     }
 }
 
@@ -80,17 +80,17 @@ pub(crate) async fn wait_for_followers(call: &ProcessCall) {
     if call.backpressure.followers.borrow().is_empty() {
         return;
     }
-    let mut got_on = call.backpressure.got_on.subscribe();
+    let mut advanced = call.backpressure.advanced.subscribe();
     let mut phases = call.phase.subscribe();
     loop {
         // Read both before the store, so that no change is missed.
-        got_on.borrow_and_update();
+        advanced.borrow_and_update();
         let has_ended = phases.borrow_and_update().outcome().is_some();
         if has_ended || !call.backpressure.is_behind(call.store.borrow().end()) {
             return;
         }
         tokio::select! {
-            _ = got_on.changed() => {}
+            _ = advanced.changed() => {}
             _ = phases.changed() => {}
         }
     }
@@ -101,16 +101,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_waits_for_the_slowest_of_those_that_it_waits_for() {
+    fn process_waits_for_its_slowest_follower() {
         let backpressure = Backpressure::new();
         let at = |bytes, sequence| Position { bytes, sequence };
         assert!(!backpressure.is_behind(at(u64::MAX, u64::MAX)), "nobody follows");
         backpressure.followers.borrow_mut().extend([(0, at(1000, 9)), (1, at(5, 2))]);
-        assert!(!backpressure.is_behind(at(MOST_BEHIND.bytes + 5, 20)));
-        assert!(backpressure.is_behind(at(MOST_BEHIND.bytes + 6, 20)));
-        assert!(!backpressure.is_behind(at(2000, MOST_BEHIND.sequence + 2)));
-        assert!(backpressure.is_behind(at(2000, MOST_BEHIND.sequence + 3)), "many small pieces");
+        assert!(!backpressure.is_behind(at(MAX_LAG.bytes + 5, 20)));
+        assert!(backpressure.is_behind(at(MAX_LAG.bytes + 6, 20)));
+        assert!(!backpressure.is_behind(at(2000, MAX_LAG.sequence + 2)));
+        assert!(backpressure.is_behind(at(2000, MAX_LAG.sequence + 3)), "many small pieces");
         backpressure.followers.borrow_mut().remove(&1);
-        assert!(!backpressure.is_behind(at(MOST_BEHIND.bytes + 1000, MOST_BEHIND.sequence + 9)));
+        assert!(!backpressure.is_behind(at(MAX_LAG.bytes + 1000, MAX_LAG.sequence + 9)));
     }
 }

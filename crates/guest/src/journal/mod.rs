@@ -24,8 +24,8 @@ pub(crate) use process::{Phase, ProcessCall};
 
 use crate::error::GuestError;
 use crate::input::Input;
-use crate::output::{Allowance, FULL_SHAPE, OutputStore};
-use crate::spawn::Watched;
+use crate::output::{DEFAULT_LIMITS, MemoryBudget, OutputStore};
+use crate::spawn::PolledFd;
 use log::JournalLog;
 
 /// Larger requests are not written to the journal. The host has their content.
@@ -55,7 +55,7 @@ pub(crate) struct Journal {
     calls: RefCell<HashMap<CallKey, Call>>,
     running: Cell<u32>,
     /// The memory budget for output.
-    allowance: Allowance,
+    memory_budget: MemoryBudget,
 }
 
 impl Journal {
@@ -80,8 +80,8 @@ impl Journal {
         let log = JournalLog::create(&path)
             .map_err(GuestError::io(format!("opening the journal {}", path.display())))?;
         let log = Rc::new(log);
-        let allowance = Allowance::full();
-        Ok(Self { folder, log, calls: RefCell::default(), running: Cell::new(0), allowance })
+        let memory_budget = MemoryBudget::full();
+        Ok(Self { folder, log, calls: RefCell::default(), running: Cell::new(0), memory_budget })
     }
 
     pub(crate) fn find(&self, key: &CallKey) -> Option<Call> {
@@ -99,24 +99,24 @@ impl Journal {
     }
 
     /// Adds a process call. The key must be new.
-    pub(crate) fn enter_process(
+    pub(crate) fn add_process(
         &self,
         exec: Exec,
         input: Input,
-        terminal: Option<Watched>,
+        terminal: Option<PolledFd>,
     ) -> Rc<ProcessCall> {
         let folder = self.folder.join(exec.key.to_string());
         // Standard input and environment stay with the host and are not journaled.
         let exec = Exec { stdin: None, environment: BTreeMap::new(), ..exec };
         self.log.write(&exec.key, "request", &exec);
-        let store = OutputStore::new(folder, FULL_SHAPE, self.allowance.clone());
+        let store = OutputStore::new(folder, DEFAULT_LIMITS, self.memory_budget.clone());
         let call = Rc::new(ProcessCall::new(exec, Rc::clone(&self.log), store, input, terminal));
         self.calls.borrow_mut().insert(call.exec.key.clone(), Call::Process(Rc::clone(&call)));
         call
     }
 
     /// Adds a file call. The key must be new.
-    pub(crate) fn enter_file(&self, key: &CallKey, operation: &FileOperation) -> Rc<FileCall> {
+    pub(crate) fn add_file_call(&self, key: &CallKey, operation: &FileOperation) -> Rc<FileCall> {
         let is_small = match operation {
             FileOperation::Write { content, .. } => content.len() <= MAX_REQUEST_BYTES,
             FileOperation::Edit { old, new, .. } => old.len() + new.len() <= MAX_REQUEST_BYTES,
@@ -132,7 +132,7 @@ impl Journal {
     }
 
     /// Adds a desktop action. The key must be new.
-    pub(crate) fn enter_gui(&self, key: &CallKey, action: &GuiAction) -> Rc<GuiCall> {
+    pub(crate) fn add_gui_call(&self, key: &CallKey, action: &GuiAction) -> Rc<GuiCall> {
         self.log.write(key, "request", action);
         let call = Rc::new(GuiCall::new(key.clone(), self.folder.join(key.to_string())));
         self.calls.borrow_mut().insert(key.clone(), Call::Gui(Rc::clone(&call)));
@@ -140,7 +140,7 @@ impl Journal {
     }
 
     /// Journals the result of a desktop action.
-    pub(crate) fn note_gui(&self, key: &CallKey, result: &GuiResult) {
+    pub(crate) fn record_gui_result(&self, key: &CallKey, result: &GuiResult) {
         self.log.write(key, "result", result);
     }
 

@@ -12,7 +12,7 @@ use super::backpressure::Backpressure;
 use super::log::JournalLog;
 use crate::input::Input;
 use crate::output::OutputStore;
-use crate::spawn::Watched;
+use crate::spawn::PolledFd;
 
 /// The state of a process call.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,10 +64,10 @@ pub(crate) struct ProcessCall {
     /// The followers that the process must wait for.
     pub(super) backpressure: Backpressure,
     /// Set to `true` to end the call.
-    pub(crate) kill_wish: watch::Sender<bool>,
+    pub(crate) kill_requested: watch::Sender<bool>,
     pub(crate) input: Input,
     /// The master side of the terminal.
-    pub(crate) terminal: RefCell<Option<Watched>>,
+    pub(crate) terminal: RefCell<Option<PolledFd>>,
     /// A remark about how the call ran, reported in the result.
     pub(crate) note: RefCell<Option<String>>,
     /// The kernel that ran the call, if it is a cell.
@@ -80,7 +80,7 @@ impl ProcessCall {
         log: Rc<JournalLog>,
         store: OutputStore,
         input: Input,
-        terminal: Option<Watched>,
+        terminal: Option<PolledFd>,
     ) -> Self {
         Self {
             exec,
@@ -89,7 +89,7 @@ impl ProcessCall {
             phase: watch::Sender::new(Phase::Starting),
             printed: watch::Sender::new(0),
             backpressure: Backpressure::new(),
-            kill_wish: watch::Sender::new(false),
+            kill_requested: watch::Sender::new(false),
             input,
             terminal: RefCell::new(terminal),
             note: RefCell::new(None),

@@ -10,26 +10,26 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio::task::spawn_local;
 
-use crate::awake;
+use crate::active_time;
 use crate::input::Input;
 use crate::journal::{Phase, ProcessCall};
 use crate::kernels::connect::Channel;
-use crate::kernels::kernel::{Heard, Kernel, State};
+use crate::kernels::kernel::{ChannelMessage, Kernel, State};
 use crate::kernels::notebook::CellRecord;
 use crate::kernels::spec::{self, KernelSpec};
-use crate::kernels::{Kernels, show, text};
+use crate::kernels::{Kernels, displays, text};
 use crate::process;
 
 /// How long an idle kernel may take to start executing a cell before the cell's time limit starts anyway. The host
 /// waits 30 s longer than the limit.
-const BEGIN_PATIENCE: Duration = Duration::from_secs(10);
+const EXECUTION_START_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long to wait for the kernel's idle status after its reply.
-const IDLE_PATIENCE: Duration = Duration::from_secs(5);
+const IDLE_STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long to keep listening to kernels other than ipykernel after the idle status: Deno's kernel may publish
 /// results and output slightly later.
-const SETTLE_PATIENCE: Duration = Duration::from_millis(40);
+const LATE_OUTPUT_WAIT: Duration = Duration::from_millis(40);
 /// How often to submit a cell if the kernel ends before it receives the cell.
-const MOST_TRIES: u32 = 2;
+const MAX_SUBMISSIONS: u32 = 2;
 /// The note of a cell that ran without a kernel.
 const FRESH_PROCESS: &str =
     "ran in a fresh process: this image has no notebook kernel, so variables do not last from step to step";
@@ -41,13 +41,13 @@ pub(crate) fn start(kernels: &Rc<Kernels>, exec: Exec, cell: &Cell) -> Rc<Proces
     match spec::choose(&cell.kernel, spec::find_all(home.as_ref())) {
         Ok(spec) => {
             let environment = exec.environment.clone();
-            let call = resources.journal.enter_process(exec, Input::default(), None);
+            let call = resources.journal.add_process(exec, Input::default(), None);
             let running = RunningCell {
                 kernels: Rc::clone(kernels),
                 call: Rc::clone(&call),
                 code: cell.code.clone(),
                 started: Instant::now(),
-                begun: watch::Sender::new(false),
+                has_started: watch::Sender::new(false),
                 record: RefCell::new(CellRecord::new(&call.exec.key, &cell.code)),
             };
             spawn_local(running.run(spec, environment));
@@ -60,7 +60,7 @@ pub(crate) fn start(kernels: &Rc<Kernels>, exec: Exec, cell: &Cell) -> Rc<Proces
             call
         }
         Err(why) => {
-            let call = resources.journal.enter_process(exec, Input::default(), None);
+            let call = resources.journal.add_process(exec, Input::default(), None);
             call.finish(None, ExecEnd::NotStarted(why), Duration::ZERO, resources.disk_free());
             call
         }
@@ -73,18 +73,18 @@ struct RunningCell {
     code: String,
     started: Instant,
     /// Whether the kernel has started executing the cell.
-    begun: watch::Sender<bool>,
+    has_started: watch::Sender<bool>,
     record: RefCell<CellRecord>,
 }
 
 /// Why the guest stops waiting for a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum GivenUp {
+enum StopReason {
     TimedOut,
     Killed,
 }
 
-impl GivenUp {
+impl StopReason {
     fn end(self) -> ExecEnd {
         match self {
             Self::TimedOut => ExecEnd::TimedOut,
@@ -103,7 +103,7 @@ enum Attempt {
     /// The cell has ended in some way.
     Ended { pid: Option<i32>, end: ExecEnd },
     /// The kernel ended before it received the cell.
-    NotAsked { pid: i32, why: String },
+    NotSubmitted { pid: i32, why: String },
 }
 
 /// What the kernel has reported about the end of a cell so far.
@@ -119,7 +119,7 @@ impl RunningCell {
     async fn run(self, spec: KernelSpec, environment: BTreeMap<String, String>) {
         let running = self.kernels.resources.journal.running();
         running.set(running.get() + 1);
-        let (pid, end) = self.live(&spec, environment).await;
+        let (pid, end) = self.run_with_retries(&spec, environment).await;
         self.write_notebook(&spec).await;
         process::wait_for_space(&self.call).await;
         self.call.finish(pid, end, self.started.elapsed(), self.kernels.resources.disk_free());
@@ -127,17 +127,21 @@ impl RunningCell {
         running.set(running.get().saturating_sub(1));
     }
 
-    async fn live(&self, spec: &KernelSpec, environment: BTreeMap<String, String>) -> (Option<i32>, ExecEnd) {
-        let environment = neutral(environment, &self.call.exec.key.to_string(), &spec.name);
+    async fn run_with_retries(
+        &self,
+        spec: &KernelSpec,
+        environment: BTreeMap<String, String>,
+    ) -> (Option<i32>, ExecEnd) {
+        let environment = kernel_environment(environment, &self.call.exec.key.to_string(), &spec.name);
         let mut tries = 0;
         loop {
             tries += 1;
             match self.run_in_kernel(spec, &environment).await {
                 Attempt::Ended { pid, end } => return (pid, end),
-                Attempt::NotAsked { pid, why } if tries == MOST_TRIES => {
+                Attempt::NotSubmitted { pid, why } if tries == MAX_SUBMISSIONS => {
                     return (Some(pid), ExecEnd::KernelDied(why));
                 }
-                Attempt::NotAsked { .. } => {}
+                Attempt::NotSubmitted { .. } => {}
             }
         }
     }
@@ -146,8 +150,8 @@ impl RunningCell {
     async fn run_in_kernel(&self, spec: &KernelSpec, environment: &BTreeMap<String, String>) -> Attempt {
         let obtained = tokio::select! {
             biased;
-            given_up = self.given_up() => return given_up.attempt(),
-            obtained = self.kernels.obtain(spec, environment.clone()) => obtained,
+            stop_requested = self.stop_requested() => return stop_requested.attempt(),
+            obtained = self.kernels.get_or_start(spec, environment.clone()) => obtained,
         };
         let (kernel, note) = match obtained {
             Ok(obtained) => obtained,
@@ -159,7 +163,7 @@ impl RunningCell {
         let mut states = kernel.state.subscribe();
         let _turn = tokio::select! {
             biased;
-            given_up = self.given_up() => return given_up.attempt(),
+            stop_requested = self.stop_requested() => return stop_requested.attempt(),
             turn = async {
                 let turn = kernel.turn.lock().await;
                 // A user may be running code from a notebook. A cell of the agent does not interrupt it.
@@ -168,7 +172,7 @@ impl RunningCell {
             } => turn,
         };
         self.call.phase.send_replace(Phase::Running { pid: kernel.pid });
-        match self.converse(&kernel).await {
+        match self.execute(&kernel).await {
             Ok(end) => {
                 self.call.kernel.replace(Some(KernelRun {
                     name: kernel.spec.name.clone(),
@@ -180,8 +184,8 @@ impl RunningCell {
             }
             // The kernel is shutting down because of earlier code. Retry once it has ended.
             Err(why) => tokio::select! {
-                given_up = self.given_up() => given_up.attempt(),
-                _ = kernel.died() => Attempt::NotAsked { pid: kernel.pid, why },
+                stop_requested = self.stop_requested() => stop_requested.attempt(),
+                _ = kernel.died() => Attempt::NotSubmitted { pid: kernel.pid, why },
             },
         }
     }
@@ -193,28 +197,32 @@ impl RunningCell {
     }
 
     /// Returns when the cell's time limit expires or a client kills it.
-    async fn given_up(&self) -> GivenUp {
+    async fn stop_requested(&self) -> StopReason {
         let left = self.time_left();
-        self.given_up_after(sleep_or_pend(left)).await
+        self.stop_requested_or(sleep_or_wait_forever(left)).await
     }
 
-    /// Like [`Self::given_up`], for a cell that was sent to its kernel. The time until the kernel starts executing
+    /// Like [`Self::stop_requested`], for a cell that was sent to its kernel. The time until the kernel starts executing
     /// the cell does not count.
-    async fn given_up_in_kernel(&self) -> GivenUp {
+    async fn stop_requested_in_kernel(&self) -> StopReason {
         let left = self.time_left();
-        let mut begun = self.begun.subscribe();
+        let mut has_started = self.has_started.subscribe();
         let expiry = async {
-            let _ = tokio::time::timeout(BEGIN_PATIENCE, begun.wait_for(|begun| *begun)).await;
-            sleep_or_pend(left).await;
+            let _ = tokio::time::timeout(
+                EXECUTION_START_TIMEOUT,
+                has_started.wait_for(|has_started| *has_started),
+            )
+            .await;
+            sleep_or_wait_forever(left).await;
         };
-        self.given_up_after(expiry).await
+        self.stop_requested_or(expiry).await
     }
 
-    async fn given_up_after(&self, expiry: impl Future<Output = ()>) -> GivenUp {
-        let mut wish = self.call.kill_wish.subscribe();
+    async fn stop_requested_or(&self, expiry: impl Future<Output = ()>) -> StopReason {
+        let mut wish = self.call.kill_requested.subscribe();
         tokio::select! {
-            () = expiry => GivenUp::TimedOut,
-            _ = wish.wait_for(|wish| *wish) => GivenUp::Killed,
+            () = expiry => StopReason::TimedOut,
+            _ = wish.wait_for(|wish| *wish) => StopReason::Killed,
         }
     }
 
@@ -224,7 +232,7 @@ impl RunningCell {
     }
 
     /// Runs the cell in the kernel. An error means that the kernel did not receive the cell.
-    async fn converse(&self, kernel: &Rc<Kernel>) -> Result<ExecEnd, String> {
+    async fn execute(&self, kernel: &Rc<Kernel>) -> Result<ExecEnd, String> {
         if let Some(how) = kernel.state.borrow().death() {
             return Err(how.to_owned());
         }
@@ -242,9 +250,9 @@ impl RunningCell {
         let end = tokio::select! {
             biased;
             end = self.listen(kernel, &mut answers, &mut progress) => end,
-            given_up = self.given_up_in_kernel() => {
+            stop_requested = self.stop_requested_in_kernel() => {
                 self.stop(kernel, &mut answers, &mut progress).await;
-                given_up.end()
+                stop_requested.end()
             }
         };
         if progress.exits {
@@ -259,25 +267,25 @@ impl RunningCell {
     async fn listen(
         &self,
         kernel: &Kernel,
-        answers: &mut mpsc::Receiver<Heard>,
+        answers: &mut mpsc::Receiver<ChannelMessage>,
         progress: &mut Progress,
     ) -> ExecEnd {
         loop {
             let patience = match (&progress.replied, progress.is_idle) {
                 (None, _) => Duration::MAX,
-                (Some(_), false) => IDLE_PATIENCE,
+                (Some(_), false) => IDLE_STATUS_TIMEOUT,
                 (Some(_), true) if kernel.spec.speaks_ipc() => Duration::ZERO,
-                (Some(_), true) => SETTLE_PATIENCE,
+                (Some(_), true) => LATE_OUTPUT_WAIT,
             };
             if patience.is_zero() {
                 return progress.replied.take().unwrap_or(ExecEnd::Code(0));
             }
-            let heard = match tokio::time::timeout(patience, answers.recv()).await {
-                Ok(heard) => heard,
+            let received = match tokio::time::timeout(patience, answers.recv()).await {
+                Ok(received) => received,
                 Err(_) => return progress.replied.take().unwrap_or(ExecEnd::Code(0)),
             };
-            match heard {
-                Some(heard) => self.take(heard, progress).await,
+            match received {
+                Some(received) => self.take(received, progress).await,
                 // Only the death of the kernel closes the channel.
                 None => return ExecEnd::KernelDied(kernel.died().await),
             }
@@ -285,7 +293,12 @@ impl RunningCell {
     }
 
     /// Interrupts the kernel. Kills it if it does not react.
-    async fn stop(&self, kernel: &Rc<Kernel>, answers: &mut mpsc::Receiver<Heard>, progress: &mut Progress) {
+    async fn stop(
+        &self,
+        kernel: &Rc<Kernel>,
+        answers: &mut mpsc::Receiver<ChannelMessage>,
+        progress: &mut Progress,
+    ) {
         kernel.interrupt().await;
         let grace = self.call.grace();
         match tokio::time::timeout(grace, self.listen(kernel, answers, progress)).await {
@@ -300,13 +313,13 @@ impl RunningCell {
         }
     }
 
-    async fn take(&self, heard: Heard, progress: &mut Progress) {
+    async fn take(&self, received: ChannelMessage, progress: &mut Progress) {
         // The first message that a kernel publishes for a request is its busy status.
-        if heard.channel == Channel::Iopub {
-            self.begun.send_replace(true);
+        if received.channel == Channel::Iopub {
+            self.has_started.send_replace(true);
         }
-        let message = heard.message;
-        match (heard.channel, message.kind.as_str()) {
+        let message = received.message;
+        match (received.channel, message.kind.as_str()) {
             (Channel::Shell, "execute_reply") => {
                 let reply = message.value();
                 progress.exits = asks_to_exit(&reply);
@@ -329,8 +342,8 @@ impl RunningCell {
                 self.record.borrow_mut().execution_count = count;
             }
             (Channel::Iopub, kind) => {
-                let Some(display) = show::display(kind, &message.content) else { return };
-                let (display, record) = show::bounded(display);
+                let Some(display) = displays::display(kind, &message.content) else { return };
+                let (display, record) = displays::bounded(display);
                 self.print(OutputStream::Display, &record).await;
                 self.record.borrow_mut().show(&display);
             }
@@ -354,9 +367,9 @@ impl RunningCell {
 }
 
 /// Sleeps for `time`, or forever if it is `None`.
-async fn sleep_or_pend(time: Option<Duration>) {
+async fn sleep_or_wait_forever(time: Option<Duration>) {
     match time {
-        Some(time) => awake::sleep(time).await,
+        Some(time) => active_time::sleep(time).await,
         None => std::future::pending().await,
     }
 }
@@ -384,7 +397,11 @@ fn end_of(reply: &Value) -> ExecEnd {
 
 /// The environment for a kernel, without the call's key in proxy URLs: the kernel outlives the call, so its outgoing
 /// connections do not belong to that call alone.
-fn neutral(mut environment: BTreeMap<String, String>, key: &str, kernel: &str) -> BTreeMap<String, String> {
+fn kernel_environment(
+    mut environment: BTreeMap<String, String>,
+    key: &str,
+    kernel: &str,
+) -> BTreeMap<String, String> {
     for value in environment.values_mut() {
         *value = value.replace(&format!("//{key}:"), &format!("//kernel-{kernel}.1:"));
     }

@@ -141,7 +141,7 @@ impl Connection {
         let mut pause = FIRST_PAUSE;
         loop {
             if let Ok(mut stream) = self.dial(workers, channel).await
-                && zmtp::greet(&mut stream, socket, b"caisson").await.is_ok()
+                && zmtp::handshake(&mut stream, socket, b"caisson").await.is_ok()
             {
                 return stream;
             }
@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_connection_file_says_where_the_sockets_are() {
+    fn connection_file_contains_the_socket_paths() {
         let home = tempfile::tempdir().unwrap();
         let connection = Connection::ipc(home.path(), "python3", "secret".into());
         connection.write_file().unwrap();

@@ -17,23 +17,23 @@ use crate::kernels::connect::{Channel, ChannelStream, Connection};
 use crate::kernels::spec::{InterruptMode, KernelSpec};
 use crate::kernels::wire::{Message, Signer};
 use crate::kernels::zmtp;
-use crate::kill::Tree;
+use crate::process_tree::ProcessTree;
 use crate::resources::Resources;
-use crate::spawn::{self, Watched};
+use crate::spawn::{self, PolledFd};
 use crate::sys;
 
 /// How long a kernel may take from its start to its first reply.
-const START_PATIENCE: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long to wait for the first published message before repeating the request.
 const NUDGE_PAUSE: Duration = Duration::from_millis(100);
 /// Time between SIGTERM and SIGKILL for a kernel being ended.
 const END_GRACE: Duration = Duration::from_millis(500);
 /// How long a kernel that shuts down by itself may take.
-const RETIRE_PATIENCE: Duration = Duration::from_secs(5);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 /// How much of the kernel's own output is kept to explain its death.
-const LAST_WORDS_BYTES: usize = 2000;
+const RECENT_OUTPUT_BYTES: usize = 2000;
 /// How many messages may queue up for a cell.
-const HEARD_LENGTH: usize = 16;
+const MESSAGE_QUEUE_LENGTH: usize = 16;
 
 type Reader = ReadHalf<Box<dyn ChannelStream>>;
 type Writer = WriteHalf<Box<dyn ChannelStream>>;
@@ -61,14 +61,14 @@ impl State {
 
 /// A message in reply to a request.
 #[derive(Debug)]
-pub(crate) struct Heard {
+pub(crate) struct ChannelMessage {
     pub(crate) channel: Channel,
     pub(crate) message: Message,
 }
 
-struct Asker {
+struct PendingRequest {
     request: String,
-    sender: mpsc::Sender<Heard>,
+    sender: mpsc::Sender<ChannelMessage>,
 }
 
 /// A running kernel.
@@ -94,16 +94,16 @@ pub(crate) struct Kernel {
     signer: Signer,
     shell: Mutex<Writer>,
     control: Mutex<Writer>,
-    asker: RefCell<Option<Asker>>,
+    pending_request: RefCell<Option<PendingRequest>>,
     requests: Cell<u64>,
     readers: RefCell<Vec<JoinHandle<()>>>,
-    last_words: Rc<RefCell<VecDeque<u8>>>,
+    recent_output: Rc<RefCell<VecDeque<u8>>>,
 }
 
 /// Kills a process unless another owner has taken it over.
-struct Leash(Option<i32>);
+struct KillOnDrop(Option<i32>);
 
-impl Drop for Leash {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         if let Some(pid) = self.0 {
             let _ = sys::signal_group(pid, libc::SIGKILL);
@@ -129,10 +129,10 @@ impl Kernel {
         let spawned = resources.spawner.spawn(&exec)?;
         let pid = spawned.pid.as_raw_nonzero().get();
         let mut exit = resources.reaper.expect(spawned.pid);
-        let mut leash = Leash(Some(pid));
-        let last_words = Rc::new(RefCell::new(VecDeque::new()));
+        let mut kill_on_drop = KillOnDrop(Some(pid));
+        let recent_output = Rc::new(RefCell::new(VecDeque::new()));
         for (_, output) in &spawned.outputs {
-            spawn_local(listen(Rc::clone(output), Rc::clone(&last_words)));
+            spawn_local(listen(Rc::clone(output), Rc::clone(&recent_output)));
         }
         if let Some(failure) = spawn::read_report(&spawned.report).await {
             return Err(spawn::explain(&exec, &resources.spawner.directory, &failure));
@@ -145,10 +145,10 @@ impl Kernel {
             )
         };
         let (shell, iopub, control) = tokio::select! {
-            channels = timeout(START_PATIENCE, channels) => {
+            channels = timeout(START_TIMEOUT, channels) => {
                 channels.map_err(|_| format!("the kernel {} does not answer", spec.name))?
             }
-            status = &mut exit => return Err(never_answered(&spec, status.ok(), &last_words)),
+            status = &mut exit => return Err(explain_failed_start(&spec, status.ok(), &recent_output)),
         };
         let ((shell_reader, shell), (iopub_reader, _), (control_reader, control)) =
             (split(shell), split(iopub), split(control));
@@ -166,24 +166,24 @@ impl Kernel {
             ending: RefCell::new(None),
             shell: Mutex::new(shell),
             control: Mutex::new(control),
-            asker: RefCell::new(None),
+            pending_request: RefCell::new(None),
             requests: Cell::new(0),
             readers: RefCell::new(Vec::new()),
-            last_words,
+            recent_output,
         });
         kernel.listen(shell_reader, Channel::Shell);
         kernel.listen(iopub_reader, Channel::Iopub);
         kernel.listen(control_reader, Channel::Control);
         spawn_local(Rc::clone(&kernel).watch_end(Rc::clone(resources), exit));
         tokio::select! {
-            ready = timeout(START_PATIENCE, kernel.nudge()) => {
+            ready = timeout(START_TIMEOUT, kernel.nudge()) => {
                 ready.map_err(|_| format!("the kernel {} does not answer", kernel.spec.name))??;
             }
             how = kernel.died() => return Err(format!("the kernel {} did not start: {how}", kernel.spec.name)),
         }
-        leash.0 = None;
+        kill_on_drop.0 = None;
         // Output printed during startup does not explain a later death.
-        kernel.last_words.borrow_mut().clear();
+        kernel.recent_output.borrow_mut().clear();
         Ok(kernel)
     }
 
@@ -193,15 +193,15 @@ impl Kernel {
             // A broken channel means that the kernel dies, which `watch_end` notices.
             while let Ok(frames) = zmtp::read_message(&mut reader).await {
                 if let Some(message) = Message::parse(frames) {
-                    kernel.heard(Heard { channel, message }).await;
+                    kernel.received(ChannelMessage { channel, message }).await;
                 }
             }
         }));
     }
 
-    async fn heard(&self, heard: Heard) {
-        if heard.channel == Channel::Iopub && heard.message.kind == "status" {
-            let content = heard.message.value();
+    async fn received(&self, received: ChannelMessage) {
+        if received.channel == Channel::Iopub && received.message.kind == "status" {
+            let content = received.message.value();
             let state = match content.get("execution_state").and_then(Value::as_str) {
                 Some("busy") => Some(State::Busy),
                 Some("idle") => Some(State::Idle),
@@ -217,25 +217,23 @@ impl Kernel {
                 });
             }
         }
-        let asker = self
-            .asker
-            .borrow()
-            .as_ref()
-            .and_then(|asker| (asker.request == heard.message.parent).then(|| asker.sender.clone()));
-        if let Some(sender) = asker {
-            let _ = sender.send(heard).await;
+        let pending_request = self.pending_request.borrow().as_ref().and_then(|pending_request| {
+            (pending_request.request == received.message.parent).then(|| pending_request.sender.clone())
+        });
+        if let Some(sender) = pending_request {
+            let _ = sender.send(received).await;
         }
     }
 
     /// Repeats a request until replies arrive on both channels: a kernel publishes only to clients whose subscription
     /// it has received.
     async fn nudge(&self) -> Result<(), String> {
-        let mut is_heard = [false; 2];
-        while is_heard != [true; 2] {
+        let mut has_replied = [false; 2];
+        while has_replied != [true; 2] {
             let mut answers = self.ask("kernel_info_request", &json!({})).await?;
-            while is_heard != [true; 2] {
+            while has_replied != [true; 2] {
                 match timeout(NUDGE_PAUSE, answers.recv()).await {
-                    Ok(Some(heard)) => is_heard[usize::from(heard.channel == Channel::Iopub)] = true,
+                    Ok(Some(received)) => has_replied[usize::from(received.channel == Channel::Iopub)] = true,
                     Ok(None) | Err(_) => break,
                 }
             }
@@ -244,10 +242,14 @@ impl Kernel {
     }
 
     /// Sends a request on the shell channel. The receiver gets the messages that belong to it.
-    pub(crate) async fn ask(&self, kind: &str, content: &Value) -> Result<mpsc::Receiver<Heard>, String> {
+    pub(crate) async fn ask(
+        &self,
+        kind: &str,
+        content: &Value,
+    ) -> Result<mpsc::Receiver<ChannelMessage>, String> {
         let request = self.next_request();
-        let (sender, receiver) = mpsc::channel(HEARD_LENGTH);
-        self.asker.replace(Some(Asker { request: request.clone(), sender }));
+        let (sender, receiver) = mpsc::channel(MESSAGE_QUEUE_LENGTH);
+        self.pending_request.replace(Some(PendingRequest { request: request.clone(), sender }));
         let message = self.signer.request(&request, kind, content);
         let sent = self.shell.lock().await.write_all(&message).await;
         sent.map_err(|error| format!("speaking to the kernel {}: {error}", self.spec.name))?;
@@ -275,7 +277,7 @@ impl Kernel {
     /// Ends the kernel with all its processes. Returns when it is dead.
     pub(crate) async fn end(&self, why: &str) {
         self.ending.replace(Some(why.to_owned()));
-        Tree::of(self.pid).end(END_GRACE).await;
+        ProcessTree::of(self.pid).end(END_GRACE).await;
         self.died().await;
     }
 
@@ -283,7 +285,7 @@ impl Kernel {
     /// the kernel if it does not end in time.
     pub(crate) async fn retire(&self, why: &str) {
         self.ending.replace(Some(why.to_owned()));
-        if timeout(RETIRE_PATIENCE, self.died()).await.is_err() {
+        if timeout(SHUTDOWN_TIMEOUT, self.died()).await.is_err() {
             self.end(why).await;
         }
     }
@@ -301,12 +303,12 @@ impl Kernel {
         let status = exit.await.ok();
         let how = match self.ending.borrow().clone() {
             Some(why) => why,
-            None => explain_end(status, &self.last_words),
+            None => explain_end(status, &self.recent_output),
         };
         for reader in self.readers.borrow_mut().drain(..) {
             reader.abort();
         }
-        self.asker.replace(None);
+        self.pending_request.replace(None);
         let connection = self.connection.clone();
         let _ = resources.files.workers.short(move || connection.remove_files()).await;
         self.state.send_replace(State::Dead(how));
@@ -337,16 +339,16 @@ fn exec_of(
 }
 
 /// Reads the kernel's own output until it closes and keeps the end of it.
-async fn listen(output: Watched, last_words: Rc<RefCell<VecDeque<u8>>>) {
+async fn listen(output: PolledFd, recent_output: Rc<RefCell<VecDeque<u8>>>) {
     let mut piece = [0u8; 4096];
     loop {
         let Ok(mut guard) = output.readable().await else { return };
         match guard.try_io(|fd| Ok(rustix::io::read(fd, &mut piece)?)) {
             Ok(Ok(0)) | Ok(Err(_)) => return,
             Ok(Ok(count)) => {
-                let mut words = last_words.borrow_mut();
+                let mut words = recent_output.borrow_mut();
                 words.extend(piece.get(..count).unwrap_or_default());
-                let excess = words.len().saturating_sub(LAST_WORDS_BYTES);
+                let excess = words.len().saturating_sub(RECENT_OUTPUT_BYTES);
                 words.drain(..excess);
             }
             Err(_would_block) => {}
@@ -354,7 +356,11 @@ async fn listen(output: Watched, last_words: Rc<RefCell<VecDeque<u8>>>) {
     }
 }
 
-fn never_answered(spec: &KernelSpec, status: Option<WaitStatus>, words: &RefCell<VecDeque<u8>>) -> String {
+fn explain_failed_start(
+    spec: &KernelSpec,
+    status: Option<WaitStatus>,
+    words: &RefCell<VecDeque<u8>>,
+) -> String {
     format!("the kernel {} did not start: {}", spec.name, explain_end(status, words))
 }
 

@@ -4,10 +4,10 @@
 
 pub(crate) mod cell;
 mod connect;
-pub(crate) mod door;
+mod displays;
 mod kernel;
 mod notebook;
-mod show;
+pub(crate) mod provisioner;
 mod spec;
 mod text;
 mod wire;
@@ -32,16 +32,16 @@ const HOME: &str = "/home/agent";
 
 /// One kernel across its restarts.
 #[derive(Default)]
-struct Slot {
+struct KernelSlot {
     /// Locked while the kernel starts.
-    living: Mutex<Option<Rc<Kernel>>>,
+    running: Mutex<Option<Rc<Kernel>>>,
     /// How often the kernel has been started.
     generation: Cell<u64>,
     /// Stays the same across restarts, so that a connected notebook finds the kernel again.
     connection: RefCell<Option<Connection>>,
 }
 
-impl Slot {
+impl KernelSlot {
     async fn start(
         &self,
         resources: &Rc<Resources>,
@@ -66,7 +66,7 @@ impl Slot {
 /// All kernels of the sandbox.
 pub(crate) struct Kernels {
     resources: Rc<Resources>,
-    slots: RefCell<HashMap<String, Rc<Slot>>>,
+    slots: RefCell<HashMap<String, Rc<KernelSlot>>>,
     /// Records the cells for people to read.
     notebooks: Notebooks,
 }
@@ -76,19 +76,19 @@ impl Kernels {
         Self { resources, slots: RefCell::default(), notebooks: Notebooks::default() }
     }
 
-    fn slot(&self, name: &str) -> Rc<Slot> {
+    fn slot(&self, name: &str) -> Rc<KernelSlot> {
         Rc::clone(self.slots.borrow_mut().entry(name.to_owned()).or_default())
     }
 
     /// Returns the kernel and a note for the result of the cell. Starts the kernel if it is not running.
-    async fn obtain(
+    async fn get_or_start(
         &self,
         spec: &KernelSpec,
         environment: BTreeMap<String, String>,
     ) -> Result<(Rc<Kernel>, Option<String>), String> {
         let slot = self.slot(&spec.name);
-        let mut living = slot.living.lock().await;
-        let died = match &*living {
+        let mut running = slot.running.lock().await;
+        let died = match &*running {
             Some(kernel) => match kernel.state.borrow().death() {
                 None => return Ok((Rc::clone(kernel), kernel.note.take())),
                 Some(how) => Some(how.to_owned()),
@@ -98,18 +98,18 @@ impl Kernels {
         let note = died
             .map(|how| format!("the kernel was started anew, variables of earlier cells are lost: {how}"));
         let kernel = slot.start(&self.resources, spec.clone(), environment).await?;
-        *living = Some(Rc::clone(&kernel));
+        *running = Some(Rc::clone(&kernel));
         Ok((kernel, note))
     }
 
-    fn living(&self, name: &str) -> Option<Rc<Kernel>> {
+    fn running(&self, name: &str) -> Option<Rc<Kernel>> {
         let slot = self.slots.borrow().get(name).cloned()?;
-        let living = slot.living.try_lock().ok()?;
-        living.clone().filter(|kernel| kernel.state.borrow().death().is_none())
+        let running = slot.running.try_lock().ok()?;
+        running.clone().filter(|kernel| kernel.state.borrow().death().is_none())
     }
 
     fn is_starting(&self, name: &str) -> bool {
-        self.slots.borrow().get(name).is_some_and(|slot| slot.living.try_lock().is_err())
+        self.slots.borrow().get(name).is_some_and(|slot| slot.running.try_lock().is_err())
     }
 
     /// Lists the kernels of the image and their states.
@@ -117,14 +117,14 @@ impl Kernels {
         let kernels = spec::find_all(Path::new(HOME))
             .into_iter()
             .map(|spec| {
-                let living = self.living(&spec.name);
-                let state = match &living {
+                let running = self.running(&spec.name);
+                let state = match &running {
                     Some(kernel) if *kernel.state.borrow() == State::Busy => KernelState::Busy,
                     Some(_) => KernelState::Idle,
                     None if self.is_starting(&spec.name) => KernelState::Starting,
                     None => KernelState::NotStarted,
                 };
-                let cells = living.map_or(0, |kernel| kernel.cells.get());
+                let cells = running.map_or(0, |kernel| kernel.cells.get());
                 KernelStatus {
                     name: spec.name,
                     display_name: spec.display_name,
@@ -139,7 +139,7 @@ impl Kernels {
 
     /// Interrupts or restarts a kernel.
     pub(crate) async fn act(&self, name: &str, action: KernelAction) -> Reply {
-        let Some(kernel) = self.living(name) else {
+        let Some(kernel) = self.running(name) else {
             return Reply::Refused { message: format!("the kernel `{name}` does not run") };
         };
         match action {
@@ -149,8 +149,8 @@ impl Kernels {
                 let environment = kernel.environment.clone();
                 // Inform the next cell, because its author may not have requested the restart.
                 let slot = self.slot(name);
-                let mut living = slot.living.lock().await;
-                let is_same = living.as_ref().is_some_and(|current| Rc::ptr_eq(current, &kernel));
+                let mut running = slot.running.lock().await;
+                let is_same = running.as_ref().is_some_and(|current| Rc::ptr_eq(current, &kernel));
                 if is_same {
                     match slot.start(&self.resources, kernel.spec.clone(), environment).await {
                         Ok(started) => {
@@ -158,7 +158,7 @@ impl Kernels {
                                 "the kernel was restarted on request, variables of earlier cells are lost"
                                     .into(),
                             ));
-                            *living = Some(started);
+                            *running = Some(started);
                         }
                         Err(message) => return Reply::Refused { message },
                     }

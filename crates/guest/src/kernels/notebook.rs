@@ -145,7 +145,7 @@ impl CellRecord {
 
 /// The metadata of a notebook file after the guest last wrote it. Detects changes by others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Seal {
+struct FileStamp {
     inode: u64,
     size: u64,
     modified: (i64, i64),
@@ -156,7 +156,7 @@ struct Seal {
 /// The notebooks of the sandbox.
 #[derive(Default)]
 pub(crate) struct Notebooks {
-    seals: RefCell<HashMap<String, Seal>>,
+    stamps: RefCell<HashMap<String, FileStamp>>,
 }
 
 impl Notebooks {
@@ -169,17 +169,17 @@ impl Notebooks {
     ) -> Result<(), String> {
         let name =
             if spec.name == "python3" { "agent.ipynb".into() } else { format!("agent-{}.ipynb", spec.name) };
-        let seal = self.seals.borrow().get(&name).copied();
+        let stamp = self.stamps.borrow().get(&name).copied();
         let path = Path::new(&resources.spawner.directory).join(FOLDER).join(&name);
         let rest = json!({
             "kernelspec": {"display_name": spec.display_name, "language": spec.language, "name": spec.name},
             "language_info": {"name": spec.language},
         });
-        let write = move || write(&path, &record.to_json(), &rest, seal);
+        let write = move || write(&path, &record.to_json(), &rest, stamp);
         let written = resources.files.workers.short(write).await.map_err(|error| error.message)?;
         match written {
-            Ok(seal) => {
-                self.seals.borrow_mut().insert(name, seal);
+            Ok(stamp) => {
+                self.stamps.borrow_mut().insert(name, stamp);
                 Ok(())
             }
             Err(error) => Err(error.to_string()),
@@ -192,19 +192,19 @@ fn closing(metadata: &Value) -> String {
 }
 
 /// Writes the notebook with one more cell. Blocks: call it on a thread with the agent's permissions.
-fn write(path: &Path, cell: &Value, metadata: &Value, seal: Option<Seal>) -> io::Result<Seal> {
+fn write(path: &Path, cell: &Value, metadata: &Value, stamp: Option<FileStamp>) -> io::Result<FileStamp> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
     }
     let beside = beside(path);
     let _ = std::fs::remove_file(&beside);
     let mut new = OpenOptions::new().write(true).create_new(true).mode(0o644).open(&beside)?;
-    let written = fill(&mut new, path, cell, metadata, seal);
+    let written = fill(&mut new, path, cell, metadata, stamp);
     let finished = written.and_then(|cells_end| {
         std::fs::rename(&beside, path)?;
         let found = new.metadata()?;
         let modified = (found.mtime(), found.mtime_nsec());
-        Ok(Seal { inode: found.ino(), size: found.size(), modified, cells_end })
+        Ok(FileStamp { inode: found.ino(), size: found.size(), modified, cells_end })
     });
     if finished.is_err() {
         let _ = std::fs::remove_file(&beside);
@@ -218,23 +218,29 @@ fn beside(path: &Path) -> PathBuf {
 }
 
 /// Writes the whole notebook. Returns the offset of the end of its cells.
-fn fill(new: &mut File, path: &Path, cell: &Value, metadata: &Value, seal: Option<Seal>) -> io::Result<u64> {
+fn fill(
+    new: &mut File,
+    path: &Path,
+    cell: &Value,
+    metadata: &Value,
+    stamp: Option<FileStamp>,
+) -> io::Result<u64> {
     let (mut metadata, mut is_first) = (metadata.clone(), true);
     match open(path)? {
         None => new.write_all(b"{\"cells\":[")?,
-        Some((mut old, found)) if seal.is_some_and(|seal| found == Seal { cells_end: 0, ..seal }) => {
-            let cells_end = seal.map_or(0, |seal| seal.cells_end);
+        Some((mut old, found)) if stamp.is_some_and(|stamp| found == FileStamp { cells_end: 0, ..stamp }) => {
+            let cells_end = stamp.map_or(0, |stamp| stamp.cells_end);
             io::copy(&mut Read::by_ref(&mut old).take(cells_end), new)?;
             is_first = false;
         }
         Some((old, _)) => match read(old) {
-            Some((cells, theirs)) => {
+            Some((cells, found_metadata)) => {
                 new.write_all(b"{\"cells\":[")?;
                 for cell in cells {
                     write_cell(new, &cell, std::mem::take(&mut is_first))?;
                 }
-                if theirs.get("kernelspec").is_some() {
-                    metadata = theirs;
+                if found_metadata.get("kernelspec").is_some() {
+                    metadata = found_metadata;
                 }
             }
             None => {
@@ -257,7 +263,7 @@ fn write_cell(new: &mut File, cell: &Value, is_first: bool) -> io::Result<()> {
 }
 
 /// Opens the existing notebook and returns its metadata.
-fn open(path: &Path) -> io::Result<Option<(File, Seal)>> {
+fn open(path: &Path) -> io::Result<Option<(File, FileStamp)>> {
     // A pipe at this path must not block the thread.
     let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW).open(path);
     let file = match opened {
@@ -266,13 +272,13 @@ fn open(path: &Path) -> io::Result<Option<(File, Seal)>> {
         Err(error) => return Err(error),
     };
     let found = file.metadata()?;
-    let seal = Seal {
+    let stamp = FileStamp {
         inode: found.ino(),
         size: found.size(),
         modified: (found.mtime(), found.mtime_nsec()),
         cells_end: 0,
     };
-    Ok(Some((file, seal)))
+    Ok(Some((file, stamp)))
 }
 
 /// Reads the cells and the metadata of a notebook that another program has written.
@@ -307,13 +313,13 @@ mod tests {
     }
 
     #[test]
-    fn cells_join_a_notebook_that_is_always_whole() {
+    fn cells_are_appended_and_the_notebook_stays_valid() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a/agent.ipynb");
         let metadata = json!({"kernelspec": {"name": "python3"}});
-        let mut seal = None;
+        let mut stamp = None;
         for number in 1..=3 {
-            seal = Some(write(&path, &record(number).to_json(), &metadata, seal).unwrap());
+            stamp = Some(write(&path, &record(number).to_json(), &metadata, stamp).unwrap());
             let notebook = notebook(&path);
             assert_eq!(notebook["cells"].as_array().unwrap().len(), number as usize);
             assert_eq!((&notebook["nbformat"], &notebook["nbformat_minor"]), (&json!(4), &json!(5)));
@@ -324,15 +330,15 @@ mod tests {
     }
 
     #[test]
-    fn a_notebook_that_somebody_has_changed_keeps_the_change() {
+    fn notebook_edits_by_users_are_kept() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("agent.ipynb");
         let metadata = json!({"kernelspec": {"name": "python3"}});
-        let seal = write(&path, &record(1).to_json(), &metadata, None).unwrap();
+        let stamp = write(&path, &record(1).to_json(), &metadata, None).unwrap();
         let mut changed = notebook(&path);
         changed["cells"][0]["source"] = json!("mine");
         std::fs::write(&path, serde_json::to_string_pretty(&changed).unwrap()).unwrap();
-        write(&path, &record(2).to_json(), &metadata, Some(seal)).unwrap();
+        write(&path, &record(2).to_json(), &metadata, Some(stamp)).unwrap();
         let after = notebook(&path);
         assert_eq!(
             (&after["cells"][0]["source"], &after["cells"][1]["id"]),
@@ -341,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_notebook_is_put_aside() {
+    fn invalid_notebook_is_moved_aside() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("agent.ipynb");
         std::fs::write(&path, "not a notebook").unwrap();
@@ -352,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_anew_takes_the_place_of_what_was_there() {
+    fn display_update_replaces_the_output() {
         let mut record = CellRecord::new(&CallKey::new("step-1", 1), "show()");
         let mut shown = |kind, id: &str, text: &str| {
             let mut display = Display::new(kind);

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interpreter_of_a_virtual_environment_is_its_own() {
+    fn kernel_in_a_virtual_environment_uses_its_interpreter() {
         let home = tempfile::tempdir().unwrap();
         write(home.path(), "python3", r#"{"argv": ["python3", "-m", "x"]}"#);
         let bin = home.path().join(".local/bin");
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_and_hostile_specs_are_passed_over() {
+    fn broken_and_hostile_specs_are_skipped() {
         let home = tempfile::tempdir().unwrap();
         write(home.path(), "empty", r#"{"argv": []}"#);
         write(home.path(), "broken", "{");

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_cut_message_both_ends_are_read() {
+    fn both_ends_of_a_cut_message_are_decoded() {
         let text = "line with \\ and \u{1} and ä\n".repeat(100);
         let content = json!({"name": "stdout", "text": text}).to_string().into_bytes();
         for cut in 200..260 {

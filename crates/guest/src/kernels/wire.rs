@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_signature_is_that_of_the_standards_examples() {
+    fn hmac_matches_the_rfc_test_vectors() {
         let signed = hmac(b"Jefe", &["what do ya want ".to_owned(), "for nothing?".to_owned()]);
         assert_eq!(hex(&signed), "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
         let long = hmac(&[0xaa; 131], &["Test Using Larger Than Block-Size Key - Hash Key First".to_owned()]);
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_can_be_taken_apart_again() {
+    fn encoded_request_can_be_parsed() {
         let wire = Signer::new("key", "me").request("id-1", "execute_request", &json!({"code": "1"}));
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let frames = runtime.block_on(zmtp::read_message(&mut wire.as_slice())).unwrap();
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_passed_over() {
+    fn invalid_messages_are_ignored() {
         for frames in [vec![], vec![DELIMITER.to_vec()], vec![DELIMITER.to_vec(); 7], vec![b"{}".to_vec(); 6]]
         {
             assert!(Message::parse(frames.into_iter().map(Frame::Whole).collect()).is_none());

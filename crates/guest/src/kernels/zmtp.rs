@@ -63,7 +63,7 @@ impl SocketType {
 
 /// Performs the handshake. A subscriber also subscribes to everything. `identity` identifies the guest to the other
 /// side.
-pub(crate) async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
+pub(crate) async fn handshake<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     socket: SocketType,
     identity: &[u8],
@@ -194,19 +194,19 @@ mod tests {
         }
 
         #[test]
-        fn garbage_is_an_error_and_no_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        fn garbage_is_an_error_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             let _ = run(read_message(&mut bytes.as_slice()));
         }
     }
 
     #[test]
-    fn a_length_that_is_a_lie_takes_no_memory() {
+    fn false_frame_length_allocates_no_memory() {
         let mut wire: &[u8] = &[LONG, 0, 0, 0, 0, 0, 0xbf, 0, 0, 1, 2, 3];
         assert_eq!(run(read_message(&mut wire)).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
     }
 
     #[test]
-    fn of_a_huge_frame_both_ends_are_kept() {
+    fn huge_frame_keeps_its_beginning_and_end() {
         let mut body = vec![b'a'; 20 * 1024 * 1024];
         *body.last_mut().unwrap() = b'z';
         let wire = encode_message(&[&body]);
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn both_sides_greet() {
+    fn handshake_and_subscription_succeed() {
         run(async {
             let (mut ours, mut theirs) = tokio::io::duplex(1024);
             let server = async {
@@ -231,7 +231,8 @@ mod tests {
                 theirs.write_all(&out).await.unwrap();
                 read_frame(&mut theirs).await.unwrap().1
             };
-            let (greeted, subscribed) = tokio::join!(greet(&mut ours, SocketType::Subscriber, b"me"), server);
+            let (greeted, subscribed) =
+                tokio::join!(handshake(&mut ours, SocketType::Subscriber, b"me"), server);
             greeted.unwrap();
             assert_eq!(subscribed, Frame::Whole(vec![1]));
         });

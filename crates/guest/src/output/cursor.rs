@@ -7,7 +7,7 @@ use bytes::Bytes;
 use protocol::frame::MAX_OUTPUT_BYTES;
 use protocol::{OutputChunk, OutputStream};
 
-use super::store::{OutputStore, Place, RECORD_HEADER_BYTES, Segment};
+use super::store::{OutputStore, RECORD_HEADER_BYTES, Region, Segment};
 
 /// Which chunks a follower may read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,7 +98,7 @@ impl OutputStore {
                 Next::Nothing
             };
         };
-        if reach == Reach::Head && segment.place == Place::Tail {
+        if reach == Reach::Head && segment.region == Region::Tail {
             return Next::Nothing;
         }
         if segment.first_sequence > cursor.sequence {
@@ -163,15 +163,15 @@ impl OutputStore {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         let at = segment.slot + offset;
-        match (segment.place, &self.head, &self.tail) {
-            (Place::Head, Some(file), _) | (Place::Tail, _, Some(file)) => {
+        match (segment.region, &self.head, &self.tail) {
+            (Region::Head, Some(file), _) | (Region::Tail, _, Some(file)) => {
                 file.read_exact_at(&mut block, at)?
             }
-            (Place::Head, None, _) => {
-                let early = usize::try_from(at).ok().and_then(|at| self.early.bytes().get(at..));
-                early.ok_or(io::ErrorKind::NotFound)?.read_exact(&mut block)?;
+            (Region::Head, None, _) => {
+                let in_memory = usize::try_from(at).ok().and_then(|at| self.in_memory.bytes().get(at..));
+                in_memory.ok_or(io::ErrorKind::NotFound)?.read_exact(&mut block)?;
             }
-            (Place::Tail, _, None) => return Err(io::ErrorKind::NotFound.into()),
+            (Region::Tail, _, None) => return Err(io::ErrorKind::NotFound.into()),
         }
         Ok(block.into())
     }

@@ -7,11 +7,11 @@
 //! no matter what a process prints.
 
 mod cursor;
-mod early;
+mod in_memory;
 mod store;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use cursor::{Cursor, Next, Position, Reach};
-pub(crate) use early::Allowance;
-pub(crate) use store::{FULL_SHAPE, OutputStore};
+pub(crate) use in_memory::MemoryBudget;
+pub(crate) use store::{DEFAULT_LIMITS, OutputStore};

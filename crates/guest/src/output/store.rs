@@ -11,7 +11,7 @@ use protocol::OutputStream;
 use protocol::frame::MAX_OUTPUT_BYTES;
 
 use super::cursor::{Cursor, Next, Position, Reach};
-use super::early::{Allowance, Early};
+use super::in_memory::{MemoryBudget, MemoryBuffer};
 
 /// Stream (one byte) and length (two bytes), which precede the bytes of a record.
 pub(super) const RECORD_HEADER_BYTES: usize = 3;
@@ -22,7 +22,7 @@ const MAX_WAITING: usize = 16;
 
 /// The sizes of a store. Tests use smaller ones.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Shape {
+pub(crate) struct StoreLimits {
     /// Output bytes per segment.
     pub(crate) segment_bytes: usize,
     /// Bytes for record headers per segment. Bounds the file if a process prints byte by byte.
@@ -34,14 +34,14 @@ pub(crate) struct Shape {
 }
 
 /// 8 MiB of head and 8 MiB of tail. Chunks are never split, so each segment has room for one more chunk.
-pub(crate) const FULL_SHAPE: Shape = Shape {
+pub(crate) const DEFAULT_LIMITS: StoreLimits = StoreLimits {
     segment_bytes: 1024 * 1024 + MAX_OUTPUT_BYTES,
     header_bytes: 128 * 1024,
     head_segments: 8,
     tail_segments: 8,
 };
 
-impl Shape {
+impl StoreLimits {
     pub(super) fn slot_bytes(&self) -> u64 {
         (self.segment_bytes + self.header_bytes) as u64
     }
@@ -55,14 +55,14 @@ impl Shape {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stored {
     /// The piece was written, or counted as dropped.
-    Settled,
+    Handled,
     /// The host's disk is full.
     NoSpace,
 }
 
 /// The file that contains a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Region {
     Head,
     Tail,
 }
@@ -71,7 +71,7 @@ pub(super) enum Place {
 pub(super) struct Segment {
     /// Sequence number among all segments of the store.
     pub(super) number: u64,
-    pub(super) place: Place,
+    pub(super) region: Region,
     /// Offset of the segment's slot in the file.
     pub(super) slot: u64,
     /// Offset of the first valid record in the slot.
@@ -88,10 +88,10 @@ pub(super) struct Segment {
 
 #[derive(Debug)]
 pub(crate) struct OutputStore {
-    shape: Shape,
+    limits: StoreLimits,
     directory: PathBuf,
     /// The output before the `head` file exists. Creating the file moves it there.
-    pub(super) early: Early,
+    pub(super) in_memory: MemoryBuffer,
     pub(super) head: Option<File>,
     pub(super) tail: Option<File>,
     pub(super) segments: VecDeque<Segment>,
@@ -107,11 +107,11 @@ pub(crate) struct OutputStore {
 
 impl OutputStore {
     /// Creates an empty store. It creates its files in `directory` once the output exceeds the limit for memory.
-    pub(crate) fn new(directory: PathBuf, shape: Shape, allowance: Allowance) -> Self {
+    pub(crate) fn new(directory: PathBuf, limits: StoreLimits, memory_budget: MemoryBudget) -> Self {
         Self {
-            shape,
+            limits,
             directory,
-            early: Early::new(allowance),
+            in_memory: MemoryBuffer::new(memory_budget),
             head: None,
             tail: None,
             segments: VecDeque::new(),
@@ -178,7 +178,7 @@ impl OutputStore {
     fn append_pieces(&mut self, stream: OutputStream, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let segment = self.segment_with_room();
-            let room = self.shape.segment_bytes - usize::try_from(segment.data_bytes).unwrap_or(0);
+            let room = self.limits.segment_bytes - usize::try_from(segment.data_bytes).unwrap_or(0);
             let (piece, rest) = bytes.split_at(bytes.len().min(room).min(MAX_OUTPUT_BYTES));
             if self.store(segment, stream, piece) == Stored::NoSpace {
                 self.waiting.push_back((stream, Bytes::copy_from_slice(bytes)));
@@ -197,7 +197,7 @@ impl OutputStore {
         self.total_bytes += piece.len() as u64;
         if written.is_err() {
             self.is_open = false;
-            return Stored::Settled;
+            return Stored::Handled;
         }
         segment.end += (RECORD_HEADER_BYTES + piece.len()) as u64;
         segment.records += 1;
@@ -208,32 +208,32 @@ impl OutputStore {
         }
         self.segments.push_back(segment);
         self.is_open = true;
-        Stored::Settled
+        Stored::Handled
     }
 
     /// Returns the last segment, or a new one. A new segment is added to the list with its first record.
     fn segment_with_room(&mut self) -> Segment {
         if self.is_open
             && let Some(last) = self.segments.back()
-            && last.data_bytes < self.shape.segment_bytes as u64
-            && (last.records + 1) * RECORD_HEADER_BYTES <= self.shape.header_bytes
+            && last.data_bytes < self.limits.segment_bytes as u64
+            && (last.records + 1) * RECORD_HEADER_BYTES <= self.limits.header_bytes
         {
             return *last;
         }
         self.is_open = false;
-        let place = self.next_place();
-        let slot_number = match place {
-            Place::Head => self.segments.len() as u64,
-            Place::Tail => {
+        let region = self.next_region();
+        let slot_number = match region {
+            Region::Head => self.segments.len() as u64,
+            Region::Tail => {
                 self.make_room_in_tail();
-                self.segments_made % (self.shape.tail_segments as u64 + 1)
+                self.segments_made % (self.limits.tail_segments as u64 + 1)
             }
         };
         self.segments_made += 1;
         Segment {
             number: self.segments_made,
-            place,
-            slot: slot_number * self.shape.slot_bytes(),
+            region,
+            slot: slot_number * self.limits.slot_bytes(),
             start: 0,
             end: 0,
             records: 0,
@@ -244,21 +244,25 @@ impl OutputStore {
         }
     }
 
-    fn next_place(&self) -> Place {
-        let all_in_head = self.segments.back().is_none_or(|last| last.place == Place::Head);
-        if all_in_head && self.segments.len() < self.shape.head_segments { Place::Head } else { Place::Tail }
+    fn next_region(&self) -> Region {
+        let all_in_head = self.segments.back().is_none_or(|last| last.region == Region::Head);
+        if all_in_head && self.segments.len() < self.limits.head_segments {
+            Region::Head
+        } else {
+            Region::Tail
+        }
     }
 
     fn tail_start(&self) -> usize {
-        self.segments.iter().take_while(|segment| segment.place == Place::Head).count()
+        self.segments.iter().take_while(|segment| segment.region == Region::Head).count()
     }
 
     /// Drops the oldest segment of the tail if the next slot is still in use.
     fn make_room_in_tail(&mut self) {
         let start = self.tail_start();
-        let slots = self.shape.tail_segments as u64 + 1;
+        let slots = self.limits.tail_segments as u64 + 1;
         // Slots are used in turn, but a failed write may have skipped some, so check the slot itself.
-        let slot = (self.segments_made % slots) * self.shape.slot_bytes();
+        let slot = (self.segments_made % slots) * self.limits.slot_bytes();
         while self.segments.iter().skip(start).any(|segment| segment.slot == slot) {
             self.segments.remove(start);
         }
@@ -268,10 +272,10 @@ impl OutputStore {
         let length = u16::try_from(piece.len()).map_err(io::Error::other)?.to_be_bytes();
         let header = [stream as u8, length[0], length[1]];
         let at = segment.slot + segment.end;
-        let file = match segment.place {
-            Place::Head if self.head.is_none() && self.early.add(at, &header, piece) => return Ok(()),
-            Place::Head => self.head_file()?,
-            Place::Tail => match &mut self.tail {
+        let file = match segment.region {
+            Region::Head if self.head.is_none() && self.in_memory.add(at, &header, piece) => return Ok(()),
+            Region::Head => self.head_file()?,
+            Region::Tail => match &mut self.tail {
                 Some(file) => file,
                 tail => tail.insert(create(&self.directory, "tail")?),
             },
@@ -288,8 +292,8 @@ impl OutputStore {
             Some(file) => Ok(file),
             head => {
                 let file = create(&self.directory, "head")?;
-                file.write_all_at(self.early.bytes(), 0)?;
-                self.early.clear();
+                file.write_all_at(self.in_memory.bytes(), 0)?;
+                self.in_memory.clear();
                 Ok(head.insert(file))
             }
         }
@@ -305,7 +309,7 @@ impl OutputStore {
         let start = self.tail_start();
         let mut kept: u64 = self.segments.iter().skip(start).map(|segment| segment.data_bytes).sum();
         while let Some(oldest) = self.segments.get(start).copied() {
-            let excess = kept.saturating_sub(self.shape.tail_bytes());
+            let excess = kept.saturating_sub(self.limits.tail_bytes());
             if excess == 0 {
                 break;
             }
@@ -343,7 +347,7 @@ impl OutputStore {
     pub(crate) fn forget(&mut self) {
         self.segments.clear();
         self.is_open = false;
-        self.early.clear();
+        self.in_memory.clear();
         for (file, name) in [(self.head.take(), "head"), (self.tail.take(), "tail")] {
             if file.is_some() {
                 let _ = std::fs::remove_file(self.directory.join(name));

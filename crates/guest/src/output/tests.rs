@@ -5,19 +5,20 @@ use std::path::PathBuf;
 use proptest::prelude::*;
 use protocol::OutputStream;
 
-use super::store::Shape;
+use super::store::StoreLimits;
 use super::*;
 
-const SMALL: Shape = Shape { segment_bytes: 64, header_bytes: 48, head_segments: 2, tail_segments: 2 };
+const SMALL: StoreLimits =
+    StoreLimits { segment_bytes: 64, header_bytes: 48, head_segments: 2, tail_segments: 2 };
 
 /// A store that keeps nothing in memory.
-fn store(shape: Shape) -> (tempfile::TempDir, OutputStore) {
-    store_with(shape, &Allowance::of(0))
+fn store(limits: StoreLimits) -> (tempfile::TempDir, OutputStore) {
+    store_with(limits, &MemoryBudget::of(0))
 }
 
-fn store_with(shape: Shape, allowance: &Allowance) -> (tempfile::TempDir, OutputStore) {
+fn store_with(limits: StoreLimits, memory_budget: &MemoryBudget) -> (tempfile::TempDir, OutputStore) {
     let directory = tempfile::tempdir().unwrap();
-    let store = OutputStore::new(directory.path().to_owned(), shape, allowance.clone());
+    let store = OutputStore::new(directory.path().to_owned(), limits, memory_budget.clone());
     (directory, store)
 }
 
@@ -48,7 +49,7 @@ fn collect(store: &OutputStore, from: u64, reach: Reach) -> (Vec<Option<u8>>, u6
 }
 
 #[test]
-fn what_fits_the_head_is_all_there() {
+fn output_that_fits_the_head_is_complete() {
     let (_directory, mut store) = store(SMALL);
     store.append(OutputStream::Stdout, b"one\n");
     store.append(OutputStream::Stderr, b"two\nthree");
@@ -58,7 +59,7 @@ fn what_fits_the_head_is_all_there() {
 }
 
 #[test]
-fn the_tail_is_held_back_from_those_who_may_only_have_the_head() {
+fn tail_is_withheld_from_head_only_followers() {
     let (_directory, mut store) = store(SMALL);
     store.append(OutputStream::Stdout, &[7; 200]);
     assert_eq!(collect(&store, 0, Reach::Head).0.len(), 128);
@@ -66,8 +67,8 @@ fn the_tail_is_held_back_from_those_who_may_only_have_the_head() {
 }
 
 #[test]
-fn a_disk_that_cannot_be_written_drops_and_counts() {
-    let mut store = OutputStore::new(PathBuf::from("/proc/no/such/place"), SMALL, Allowance::of(0));
+fn unwritable_output_is_counted_as_dropped() {
+    let mut store = OutputStore::new(PathBuf::from("/proc/no/such/place"), SMALL, MemoryBudget::of(0));
     store.append(OutputStream::Stdout, b"lost\n");
     store.seal();
     assert_eq!((store.total_bytes(), store.dropped_bytes(), store.next_sequence()), (5, 5, 1));
@@ -88,23 +89,23 @@ fn forgotten_output_is_one_gap() {
 }
 
 #[test]
-fn short_output_makes_no_file_and_is_forgotten_all_the_same() {
-    let allowance = Allowance::of(1000);
-    let (directory, mut store) = store_with(FULL_SHAPE, &allowance);
+fn short_output_creates_no_file_and_can_be_forgotten() {
+    let memory_budget = MemoryBudget::of(1000);
+    let (directory, mut store) = store_with(DEFAULT_LIMITS, &memory_budget);
     store.append(OutputStream::Stdout, b"one\n");
     store.append(OutputStream::Stderr, b"two\n");
     assert_eq!((text(&store), files(&directory)), (b"one\ntwo\n".to_vec(), 0));
-    assert_eq!(allowance.left(), 1000 - 2 * (3 + 4));
+    assert_eq!(memory_budget.left(), 1000 - 2 * (3 + 4));
     store.seal();
     store.forget();
-    assert_eq!((collect(&store, 0, Reach::All).0, allowance.left()), (vec![None; 8], 1000));
+    assert_eq!((collect(&store, 0, Reach::All).0, memory_budget.left()), (vec![None; 8], 1000));
 }
 
 #[test]
-fn output_that_grows_goes_to_a_file_whole() {
-    let allowance = Allowance::full();
-    let before = allowance.left();
-    let (directory, mut store) = store_with(FULL_SHAPE, &allowance);
+fn growing_output_moves_to_a_file_completely() {
+    let memory_budget = MemoryBudget::full();
+    let before = memory_budget.left();
+    let (directory, mut store) = store_with(DEFAULT_LIMITS, &memory_budget);
     let mut printed = Vec::new();
     for number in 0..2000 {
         let line = format!("line {number}\n").into_bytes();
@@ -114,13 +115,13 @@ fn output_that_grows_goes_to_a_file_whole() {
             assert_eq!((text(&store), files(&directory)), (printed.clone(), 0));
         }
     }
-    assert_eq!((text(&store), files(&directory), allowance.left()), (printed, 1, before));
+    assert_eq!((text(&store), files(&directory), memory_budget.left()), (printed, 1, before));
 }
 
 #[test]
-fn all_calls_together_have_no_more_in_memory_than_they_may() {
-    let allowance = Allowance::of(100);
-    let calls: Vec<_> = (0..3).map(|_| store_with(FULL_SHAPE, &allowance)).collect();
+fn calls_share_one_memory_budget() {
+    let memory_budget = MemoryBudget::of(100);
+    let calls: Vec<_> = (0..3).map(|_| store_with(DEFAULT_LIMITS, &memory_budget)).collect();
     let print = |(directory, mut store): (tempfile::TempDir, OutputStore)| {
         store.append(OutputStream::Stdout, &[7; 40]);
         assert_eq!(text(&store), [7; 40]);
@@ -129,11 +130,11 @@ fn all_calls_together_have_no_more_in_memory_than_they_may() {
     let printed: Vec<_> = calls.into_iter().map(print).collect();
     assert_eq!(printed.iter().map(|(files, _)| *files).collect::<Vec<_>>(), [0, 0, 1]);
     drop(printed);
-    assert_eq!(allowance.left(), 100);
+    assert_eq!(memory_budget.left(), 100);
 }
 
 #[test]
-fn a_follower_that_falls_behind_gets_a_gap_and_the_newest() {
+fn slow_follower_gets_a_gap_and_the_newest_output() {
     let (_directory, mut store) = store(SMALL);
     store.append(OutputStream::Stdout, &[0; 130]);
     let mut cursor = Cursor::at(0);
@@ -147,7 +148,7 @@ fn a_follower_that_falls_behind_gets_a_gap_and_the_newest() {
 proptest! {
     #[test]
     fn head_and_tail_are_exact_and_files_stay_small(pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..90), 0..60), in_memory in 0usize..300) {
-        let (directory, mut store) = store_with(SMALL, &Allowance::of(in_memory));
+        let (directory, mut store) = store_with(SMALL, &MemoryBudget::of(in_memory));
         let mut everything = Vec::new();
         for piece in &pieces {
             store.append(OutputStream::Stdout, piece);
@@ -171,7 +172,7 @@ proptest! {
 
     #[test]
     fn following_from_any_number_gives_the_same_end(pieces in prop::collection::vec(1usize..40, 1..60), from in 0u64..60, in_memory in 0usize..300) {
-        let (_directory, mut store) = store_with(SMALL, &Allowance::of(in_memory));
+        let (_directory, mut store) = store_with(SMALL, &MemoryBudget::of(in_memory));
         for (index, length) in pieces.iter().enumerate() {
             store.append(OutputStream::Stderr, &vec![u8::try_from(index).unwrap(); *length]);
         }

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_shows_the_last_lines_of_the_newest_start_alone() {
+    fn error_shows_last_lines_of_the_newest_start_only() {
         let mut log = ServiceLog::default();
         log.append(b"old\n");
         log.mark_start();

@@ -1,6 +1,6 @@
 //! Services: long-running programs that others use, such as the X server or a notebook server.
 //!
-//! A service starts on first use; concurrent users wait for the same start. It runs while a [`ServiceUse`] exists and
+//! A service starts on first use; concurrent users wait for the same start. It runs while a [`ServiceGuard`] exists and
 //! for its idle time afterwards. If it crashes while in use, the guest restarts it. Its processes are ordinary
 //! processes of the agent, and its output goes to a bounded log. [`supervise`] controls the life cycle of each
 //! service.
@@ -48,7 +48,7 @@ enum Phase {
 
 /// What the supervisor should do with a running service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wish {
+enum Control {
     Run,
     Stop,
     Restart,
@@ -57,7 +57,7 @@ enum Wish {
 struct Service {
     spec: RefCell<ServiceSpec>,
     phase: watch::Sender<Phase>,
-    wish: watch::Sender<Wish>,
+    control: watch::Sender<Control>,
     users: watch::Sender<u32>,
     /// Counts signs of activity that reset the idle time without holding the service.
     touched: watch::Sender<u64>,
@@ -70,7 +70,7 @@ struct Service {
     /// Time of the last failure or crash, and the number of consecutive ones, which determine the back-off of the
     /// next start.
     last_failure: Cell<Option<Instant>>,
-    failures_in_a_row: Cell<u32>,
+    consecutive_failures: Cell<u32>,
 }
 
 impl Service {
@@ -78,7 +78,7 @@ impl Service {
         Self {
             spec: RefCell::new(spec),
             phase: watch::Sender::new(Phase::Stopped),
-            wish: watch::Sender::new(Wish::Run),
+            control: watch::Sender::new(Control::Run),
             users: watch::Sender::new(0),
             touched: watch::Sender::new(0),
             log: RefCell::default(),
@@ -87,7 +87,7 @@ impl Service {
             crashes: Cell::new(0),
             message: RefCell::new(None),
             last_failure: Cell::new(None),
-            failures_in_a_row: Cell::new(0),
+            consecutive_failures: Cell::new(0),
         }
     }
 
@@ -117,11 +117,11 @@ impl Service {
 }
 
 /// Keeps a service running until dropped. The service may crash and restart meanwhile.
-pub(crate) struct ServiceUse {
+pub(crate) struct ServiceGuard {
     service: Rc<Service>,
 }
 
-impl ServiceUse {
+impl ServiceGuard {
     fn new(service: Rc<Service>) -> Self {
         service.users.send_modify(|users| *users += 1);
         Self { service }
@@ -156,7 +156,7 @@ impl ServiceUse {
     }
 }
 
-impl Drop for ServiceUse {
+impl Drop for ServiceGuard {
     fn drop(&mut self) {
         self.service.users.send_modify(|users| *users = users.saturating_sub(1));
     }
@@ -174,16 +174,16 @@ impl Services {
 
     /// Starts a service if it is not running, waits until it is ready, and keeps it running until the result is
     /// dropped.
-    pub(crate) async fn acquire(self: &Rc<Self>, spec: &ServiceSpec) -> Result<ServiceUse, ServiceFailure> {
+    pub(crate) async fn acquire(self: &Rc<Self>, spec: &ServiceSpec) -> Result<ServiceGuard, ServiceFailure> {
         check_depth(spec, MAX_DEPTH)?;
         let service = self.enter(spec)?;
         // Register the use before any await, so that the supervisor sees a user.
-        let held = ServiceUse::new(Rc::clone(&service));
+        let held = ServiceGuard::new(Rc::clone(&service));
         // Wait for a service that is stopping.
         let _ = service.phase.subscribe().wait_for(|phase| *phase != Phase::Stopping).await;
         if !service.is_supervised() {
             *service.spec.borrow_mut() = spec.clone();
-            service.wish.send_replace(Wish::Run);
+            service.control.send_replace(Control::Run);
             service.phase.send_replace(Phase::Starting);
             spawn_local(supervise::run(Rc::clone(self), Rc::clone(&service)));
         }
@@ -210,7 +210,7 @@ impl Services {
         found.ok_or_else(|| ServiceFailure(format!("the service `{name}` was never started in this sandbox")))
     }
 
-    /// Resets the idle time of a running service. Unlike a [`ServiceUse`], this does not start the service.
+    /// Resets the idle time of a running service. Unlike a [`ServiceGuard`], this does not start the service.
     pub(crate) fn touch(&self, name: &str) {
         let table = self.table.borrow();
         if let Some(service) = table.iter().find_map(|(key, value)| (key.as_str() == name).then_some(value)) {
@@ -237,7 +237,7 @@ impl Services {
     pub(crate) async fn stop(&self, name: &ServiceName) -> Result<(), ServiceFailure> {
         let service = self.find(name)?;
         if service.is_supervised() {
-            service.wish.send_replace(Wish::Stop);
+            service.control.send_replace(Control::Stop);
         }
         let is_over = |phase: &Phase| matches!(phase, Phase::Stopped | Phase::Failed(_));
         let _ = service.phase.subscribe().wait_for(is_over).await;
@@ -249,7 +249,7 @@ impl Services {
         let service = self.find(name)?;
         if matches!(*service.phase.borrow(), Phase::Running { .. }) {
             let mut phases = service.phase.subscribe();
-            service.wish.send_replace(Wish::Restart);
+            service.control.send_replace(Control::Restart);
             let _ = phases.wait_for(|phase| !matches!(phase, Phase::Running { .. })).await;
             return wait_until_ready(&service).await;
         }

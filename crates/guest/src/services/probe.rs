@@ -14,10 +14,10 @@ use tokio::time::Instant;
 use super::Service;
 use crate::ports;
 
-/// How often to check a starting service: frequently during `FIRST_WHILE`, then less often.
+/// How often to check a starting service: frequently during `FAST_PROBE_PERIOD`, then less often.
 const FIRST_PAUSE: Duration = Duration::from_millis(4);
 const LATER_PAUSE: Duration = Duration::from_millis(40);
-const FIRST_WHILE: Duration = Duration::from_secs(1);
+const FAST_PROBE_PERIOD: Duration = Duration::from_secs(1);
 
 /// Waits until the service is ready. Has no time limit.
 pub(super) async fn wait_until_ready(service: &Service, ready: &Readiness) {
@@ -32,7 +32,7 @@ pub(super) async fn wait_until_ready(service: &Service, ready: &Readiness) {
     }
     let started = Instant::now();
     while !is_ready(ready).await {
-        let pause = if started.elapsed() < FIRST_WHILE { FIRST_PAUSE } else { LATER_PAUSE };
+        let pause = if started.elapsed() < FAST_PROBE_PERIOD { FIRST_PAUSE } else { LATER_PAUSE };
         tokio::time::sleep(pause).await;
     }
 }

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use protocol::{Endpoint, MessageStream, ProtocolError, Reply, ServiceOrder, ServiceSpec};
+use protocol::{Endpoint, MessageStream, ProtocolError, Reply, ServiceRequest, ServiceSpec};
 use tokio::io::copy_bidirectional_with_sizes;
 
 use super::{ServiceFailure, Services, connect};
@@ -12,15 +12,17 @@ use crate::reply::send_reply;
 pub(crate) async fn serve(
     services: &Rc<Services>,
     mut stream: MessageStream,
-    order: ServiceOrder,
+    order: ServiceRequest,
 ) -> Result<(), ProtocolError> {
     let answered = match order {
-        ServiceOrder::Open { service, endpoint } => return open(services, stream, &service, &endpoint).await,
-        ServiceOrder::Start { service } => services.acquire(&service).await.map(|_| Reply::Done),
-        ServiceOrder::Status => Ok(Reply::Services { services: services.status() }),
-        ServiceOrder::Stop { name } => services.stop(&name).await.map(|()| Reply::Done),
-        ServiceOrder::Restart { name } => services.restart(&name).await.map(|()| Reply::Done),
-        ServiceOrder::Log { name } => services.log(&name).map(|text| Reply::ServiceLog { text }),
+        ServiceRequest::Open { service, endpoint } => {
+            return open(services, stream, &service, &endpoint).await;
+        }
+        ServiceRequest::Start { service } => services.acquire(&service).await.map(|_| Reply::Done),
+        ServiceRequest::Status => Ok(Reply::Services { services: services.status() }),
+        ServiceRequest::Stop { name } => services.stop(&name).await.map(|()| Reply::Done),
+        ServiceRequest::Restart { name } => services.restart(&name).await.map(|()| Reply::Done),
+        ServiceRequest::Log { name } => services.log(&name).map(|text| Reply::ServiceLog { text }),
     };
     send_reply(&mut stream, &answered.unwrap_or_else(refused)).await
 }

@@ -22,25 +22,25 @@ use tokio::task::{spawn_local, yield_now};
 use tokio::time::{sleep, timeout};
 
 use super::probe::wait_until_ready;
-use super::{Phase, Service, ServiceFailure, ServiceUse, Services, Wish};
-use crate::kill::Tree;
+use super::{Control, Phase, Service, ServiceFailure, ServiceGuard, Services};
+use crate::process_tree::ProcessTree;
 use crate::resources::Resources;
-use crate::spawn::{self, Watched, read_report};
+use crate::spawn::{self, PolledFd, read_report};
 
 /// Delay before the next start after a failure. Doubles with each consecutive failure.
 const FIRST_BACK_OFF: Duration = Duration::from_millis(200);
 const LONGEST_BACK_OFF: Duration = Duration::from_secs(10);
 /// Number of consecutive crashes after which a service in use fails until its next use.
-const MOST_CRASHES_IN_A_ROW: u32 = 6;
+const MAX_CONSECUTIVE_CRASHES: u32 = 6;
 /// A service that ran this long was healthy, so its crash counts as the first.
-const GOOD_RUN: Duration = Duration::from_secs(30);
+const HEALTHY_RUN: Duration = Duration::from_secs(30);
 /// Time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(3);
 /// How long to wait until a killed process has been reaped.
-const REAP_PATIENCE: Duration = Duration::from_secs(10);
+const REAP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes per read of a service's output, and the number of reads before yielding to other tasks.
 const READ_BYTES: usize = 4096;
-const READS_IN_A_ROW: u32 = 16;
+const READ_BATCH_SIZE: u32 = 16;
 
 struct Process {
     pid: i32,
@@ -69,30 +69,30 @@ pub(super) async fn run(services: Rc<Services>, service: Rc<Service>) {
 /// Returns the final phase.
 async fn keep_running(services: &Rc<Services>, service: &Rc<Service>, spec: &ServiceSpec) -> Phase {
     loop {
-        if back_off(service).await == Wish::Stop {
+        if back_off(service).await == Control::Stop {
             return Phase::Stopped;
         }
         // Held until the service ends or restarts.
         let required = match acquire_required(services, spec).await {
             Ok(required) => required,
             Err(failure) => {
-                note_failure(service);
+                record_failure(service);
                 return Phase::Failed(failure);
             }
         };
         let mut process = match start(&services.resources, service, spec).await {
             Ok(process) => process,
-            Err(_) if *service.wish.borrow() == Wish::Stop => return Phase::Stopped,
+            Err(_) if *service.control.borrow() == Control::Stop => return Phase::Stopped,
             Err(failure) => {
-                note_failure(service);
+                record_failure(service);
                 return Phase::Failed(failure);
             }
         };
         let started = Instant::now();
         service.phase.send_replace(Phase::Running { pid: process.pid });
         let change = watch_running(service, spec, &mut process).await;
-        if started.elapsed() >= GOOD_RUN {
-            service.failures_in_a_row.set(0);
+        if started.elapsed() >= HEALTHY_RUN {
+            service.consecutive_failures.set(0);
         }
         match change {
             Change::Stop => {
@@ -102,16 +102,16 @@ async fn keep_running(services: &Rc<Services>, service: &Rc<Service>, spec: &Ser
             }
             Change::Restart => {
                 service.phase.send_replace(Phase::Restarting);
-                service.wish.send_replace(Wish::Run);
+                service.control.send_replace(Control::Run);
                 end(process).await;
             }
             Change::Ended(how) => {
                 if let Some(last) = after_crash(service, spec, &how) {
-                    Tree::of(process.pid).end(Duration::ZERO).await;
+                    ProcessTree::of(process.pid).end(Duration::ZERO).await;
                     return last;
                 }
                 // Kill leftover processes, which would keep the service's sockets open.
-                Tree::of(process.pid).end(Duration::ZERO).await;
+                ProcessTree::of(process.pid).end(Duration::ZERO).await;
             }
         }
         drop(required);
@@ -121,44 +121,44 @@ async fn keep_running(services: &Rc<Services>, service: &Rc<Service>, spec: &Ser
 /// Records a crash. Returns the final phase if the service must not restart now.
 fn after_crash(service: &Service, spec: &ServiceSpec, how: &str) -> Option<Phase> {
     service.crashes.set(service.crashes.get().saturating_add(1));
-    note_failure(service);
+    record_failure(service);
     let message = with_last_lines(service, format!("the service `{}` has ended: {how}", spec.name));
     *service.message.borrow_mut() = Some(message.clone());
     if *service.users.borrow() == 0 {
         return Some(Phase::Stopped);
     }
-    if service.failures_in_a_row.get() >= MOST_CRASHES_IN_A_ROW {
+    if service.consecutive_failures.get() >= MAX_CONSECUTIVE_CRASHES {
         return Some(Phase::Failed(ServiceFailure(message)));
     }
     service.phase.send_replace(Phase::Restarting);
     None
 }
 
-fn note_failure(service: &Service) {
+fn record_failure(service: &Service) {
     service.last_failure.set(Some(Instant::now()));
-    service.failures_in_a_row.set(service.failures_in_a_row.get().saturating_add(1));
+    service.consecutive_failures.set(service.consecutive_failures.get().saturating_add(1));
 }
 
 /// Waits after a failure, longer with each consecutive one.
-async fn back_off(service: &Service) -> Wish {
-    let in_a_row = service.failures_in_a_row.get();
+async fn back_off(service: &Service) -> Control {
+    let failures = service.consecutive_failures.get();
     if let Some(last) = service.last_failure.get()
-        && in_a_row > 0
+        && failures > 0
     {
-        let pause = FIRST_BACK_OFF.saturating_mul(1 << (in_a_row - 1).min(16)).min(LONGEST_BACK_OFF);
-        let mut wishes = service.wish.subscribe();
+        let pause = FIRST_BACK_OFF.saturating_mul(1 << (failures - 1).min(16)).min(LONGEST_BACK_OFF);
+        let mut controls = service.control.subscribe();
         tokio::select! {
             () = sleep(pause.saturating_sub(last.elapsed())) => {}
-            _ = wishes.wait_for(|wish| *wish == Wish::Stop) => {}
+            _ = controls.wait_for(|control| *control == Control::Stop) => {}
         }
     }
-    *service.wish.borrow()
+    *service.control.borrow()
 }
 
 async fn acquire_required(
     services: &Rc<Services>,
     spec: &ServiceSpec,
-) -> Result<Vec<ServiceUse>, ServiceFailure> {
+) -> Result<Vec<ServiceGuard>, ServiceFailure> {
     let mut required = Vec::with_capacity(spec.requires.len());
     for other in &spec.requires {
         required.push(Box::pin(services.acquire(other)).await?);
@@ -187,7 +187,7 @@ async fn start(
     for (_, fd) in spawned.outputs {
         spawn_local(pump(Rc::clone(service), fd));
     }
-    let mut wishes = service.wish.subscribe();
+    let mut controls = service.control.subscribe();
     let becomes_ready = async {
         if let Some(failure) = read_report(&spawned.report).await {
             return Err(spawn::explain(&exec, &resources.spawner.directory, &failure));
@@ -208,7 +208,7 @@ async fn start(
             process.is_reaped = true;
             format!("it ended before it was ready: {}", describe(status.ok()))
         }
-        _ = wishes.wait_for(|wish| *wish == Wish::Stop) => "it was stopped".to_owned(),
+        _ = controls.wait_for(|control| *control == Control::Stop) => "it was stopped".to_owned(),
     };
     end(process).await;
     Err(ServiceFailure(with_last_lines(service, failed(outcome).0)))
@@ -229,15 +229,15 @@ fn exec_of(spec: &ServiceSpec, start: u32) -> Exec {
 }
 
 async fn watch_running(service: &Service, spec: &ServiceSpec, process: &mut Process) -> Change {
-    let mut wishes = service.wish.subscribe();
+    let mut controls = service.control.subscribe();
     tokio::select! {
         biased;
         status = &mut process.exit => {
             drain(service).await;
             Change::Ended(describe(status.ok()))
         }
-        wish = wishes.wait_for(|wish| *wish != Wish::Run) => match wish.as_deref() {
-            Ok(Wish::Restart) => Change::Restart,
+        control = controls.wait_for(|control| *control != Control::Run) => match control.as_deref() {
+            Ok(Control::Restart) => Change::Restart,
             _ => Change::Stop,
         },
         () = idle(service, spec.idle_ms) => Change::Stop,
@@ -260,9 +260,9 @@ async fn idle(service: &Service, idle_ms: Option<u64>) {
 }
 
 async fn end(process: Process) {
-    Tree::of(process.pid).end(GRACE).await;
+    ProcessTree::of(process.pid).end(GRACE).await;
     if !process.is_reaped {
-        let _ = timeout(REAP_PATIENCE, process.exit).await;
+        let _ = timeout(REAP_TIMEOUT, process.exit).await;
     }
 }
 
@@ -287,7 +287,7 @@ fn describe(status: Option<WaitStatus>) -> String {
 }
 
 /// Reads one stream of a service until its last writer has closed it.
-async fn pump(service: Rc<Service>, fd: Watched) {
+async fn pump(service: Rc<Service>, fd: PolledFd) {
     let mut buffer = vec![0u8; READ_BYTES];
     let mut reads = 0;
     loop {
@@ -300,7 +300,7 @@ async fn pump(service: Rc<Service>, fd: Watched) {
             }
         }
         reads += 1;
-        if reads % READS_IN_A_ROW == 0 {
+        if reads % READ_BATCH_SIZE == 0 {
             yield_now().await;
         }
     }

@@ -9,9 +9,9 @@ use crate::request::{Effort, ModelRequest, ToolChoice};
 use crate::settings::ModelLimits;
 
 /// Cache breakpoints available for messages: the API allows four, and one is used for tools and system text.
-const MOST_MARKS: usize = 3;
+const MAX_CACHE_BREAKPOINTS: usize = 3;
 /// Models up to this generation take a token budget for thinking; later ones take an effort level.
-const THINK_BY_BUDGET: [&str; 6] = ["claude-3", "-4-0", "-4-1", "-4-5", "-4-2", "claude-2"];
+const BUDGET_THINKING_MODELS: [&str; 6] = ["claude-3", "-4-0", "-4-1", "-4-5", "-4-2", "claude-2"];
 
 /// The default for `max_tokens`, which the API requires.
 const DEFAULT_OUTPUT: u32 = 32_000;
@@ -48,7 +48,7 @@ pub(super) fn body(request: &ModelRequest, model: &str, limits: &ModelLimits) ->
     }
     let thinks = set_effort(&mut body, request.effort, model, tokens);
     // Models that decide themselves how much to think do not accept a temperature.
-    if let Some(temperature) = request.temperature.filter(|_| !thinks && thinks_by_budget(model)) {
+    if let Some(temperature) = request.temperature.filter(|_| !thinks && uses_thinking_budget(model)) {
         body["temperature"] = json!(temperature);
     }
     if let Some(output) = &request.output_schema {
@@ -69,7 +69,7 @@ fn set_effort(body: &mut Value, effort: Effort, model: &str, tokens: u32) -> boo
     if matches!(body["tool_choice"]["type"].as_str(), Some("any" | "tool")) {
         return false;
     }
-    if !thinks_by_budget(model) {
+    if !uses_thinking_budget(model) {
         body["thinking"] = json!({"type": "adaptive"});
         body["output_config"]["effort"] = json!(word);
         return true;
@@ -83,8 +83,8 @@ fn set_effort(body: &mut Value, effort: Effort, model: &str, tokens: u32) -> boo
     true
 }
 
-fn thinks_by_budget(model: &str) -> bool {
-    THINK_BY_BUDGET.iter().any(|part| model.contains(part))
+fn uses_thinking_budget(model: &str) -> bool {
+    BUDGET_THINKING_MODELS.iter().any(|part| model.contains(part))
 }
 
 /// Replaces characters that the API does not accept in ids; calls made by other models may contain them.
@@ -95,10 +95,10 @@ fn id(text: &str) -> String {
 /// Builds alternating messages with cache breakpoints.
 fn messages(request: &ModelRequest, limits: &ModelLimits) -> Vec<Value> {
     let mut messages: Vec<(Role, Vec<Value>)> = Vec::new();
-    let first_mark = request.cache_after.len().saturating_sub(MOST_MARKS);
+    let first_breakpoint = request.cache_after.len().saturating_sub(MAX_CACHE_BREAKPOINTS);
     for (index, message) in request.messages.iter().enumerate() {
         let mut blocks = blocks(message, limits);
-        if request.cache_after[first_mark..].contains(&index) {
+        if request.cache_after[first_breakpoint..].contains(&index) {
             mark(&mut blocks);
         }
         if blocks.is_empty() {
@@ -164,7 +164,7 @@ fn tool_result(result: &ToolResult, limits: &ModelLimits) -> Value {
 
 fn picture(image: &Image, limits: &ModelLimits) -> Value {
     if !limits.vision {
-        return json!({"type": "text", "text": image.unseen()});
+        return json!({"type": "text", "text": image.placeholder_text()});
     }
     json!({"type": "image", "source": {"type": "base64", "media_type": image.media_type, "data": image.base64()}})
 }

@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use crate::answer::{ModelEvent, StopReason};
 use crate::draft::Draft;
 use crate::error::ModelError;
+use crate::event_parser::Reader;
 use crate::http::Endpoint;
-use crate::reader::Reader;
+use crate::output::{ModelEvent, StopReason};
 use crate::usage::Usage;
 
 /// Parses one event after another.
@@ -15,7 +15,7 @@ pub(super) struct StreamReader<'a> {
     draft: Draft,
     block: Block,
     /// Whether the last event has arrived.
-    is_over: bool,
+    is_complete: bool,
 }
 
 /// The current block. Blocks do not overlap.
@@ -32,8 +32,8 @@ impl Reader for StreamReader<'_> {
     fn read(&mut self, event: &Value) -> Result<Self::Shown, ModelError> {
         match event["type"].as_str() {
             Some("message_start") => self.read_usage(&event["message"]["usage"]),
-            Some("content_block_start") => return Ok(self.begin(&event["content_block"])),
-            Some("content_block_delta") => return Ok(self.go_on(&event["delta"])),
+            Some("content_block_start") => return Ok(self.begin_block(&event["content_block"])),
+            Some("content_block_delta") => return Ok(self.continue_block(&event["delta"])),
             Some("content_block_stop") => self.end_block(),
             Some("message_delta") => {
                 self.read_usage(&event["usage"]);
@@ -41,16 +41,16 @@ impl Reader for StreamReader<'_> {
                     self.draft.stop_reason = Some(stop_reason(reason));
                 }
             }
-            Some("message_stop") => self.is_over = true,
+            Some("message_stop") => self.is_complete = true,
             // The response of a server that does not stream.
             Some("message") => {
                 for block in event["content"].as_array().into_iter().flatten() {
-                    self.begin(block);
+                    self.begin_block(block);
                     self.end_block();
                 }
                 self.read_usage(&event["usage"]);
                 self.draft.stop_reason = event["stop_reason"].as_str().map(stop_reason);
-                self.is_over = true;
+                self.is_complete = true;
             }
             Some("error") => return Err(self.endpoint.fault(event)),
             Some("ping") => {}
@@ -65,17 +65,17 @@ impl Reader for StreamReader<'_> {
         &self.draft
     }
 
-    fn is_over(&self) -> bool {
-        self.is_over
+    fn is_complete(&self) -> bool {
+        self.is_complete
     }
 }
 
 impl<'a> StreamReader<'a> {
     pub(super) fn new(endpoint: &'a Endpoint) -> Self {
-        Self { endpoint, draft: Draft::default(), block: Block::None, is_over: false }
+        Self { endpoint, draft: Draft::default(), block: Block::None, is_complete: false }
     }
 
-    fn begin(&mut self, block: &Value) -> Option<ModelEvent> {
+    fn begin_block(&mut self, block: &Value) -> Option<ModelEvent> {
         let text = |key: &str| block[key].as_str().unwrap_or_default().to_owned();
         match block["type"].as_str() {
             Some("text") => {
@@ -104,7 +104,7 @@ impl<'a> StreamReader<'a> {
         }
     }
 
-    fn go_on(&mut self, delta: &Value) -> Option<ModelEvent> {
+    fn continue_block(&mut self, delta: &Value) -> Option<ModelEvent> {
         let piece = |key: &str| delta[key].as_str().unwrap_or_default().to_owned();
         match (delta["type"].as_str()?, &mut self.block) {
             ("text_delta", Block::Text) => {
@@ -157,7 +157,7 @@ impl<'a> StreamReader<'a> {
 
     /// Returns the complete answer. Without its last event, the answer was cut off.
     pub(super) fn end(mut self) -> Result<Draft, ModelError> {
-        if !self.is_over {
+        if !self.is_complete {
             return Err(self.endpoint.cut("the stream ended before the answer did", self.draft.usage));
         }
         self.end_block();

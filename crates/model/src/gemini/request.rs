@@ -145,7 +145,7 @@ fn tool_result(result: &ToolResult, limits: &ModelLimits, named: &Names<'_>) -> 
         match part {
             ResultPart::Text(text) => texts.push(text.clone()),
             ResultPart::Image(image) if limits.vision => pictures.push(picture(image, limits)),
-            ResultPart::Image(image) => texts.push(image.unseen()),
+            ResultPart::Image(image) => texts.push(image.placeholder_text()),
         }
     }
     let key = if result.is_error { "error" } else { "output" };
@@ -160,7 +160,7 @@ fn tool_result(result: &ToolResult, limits: &ModelLimits, named: &Names<'_>) -> 
 
 fn picture(image: &Image, limits: &ModelLimits) -> Value {
     if !limits.vision {
-        return json!({"text": image.unseen()});
+        return json!({"text": image.placeholder_text()});
     }
     json!({"inlineData": {"mimeType": image.media_type, "data": image.base64()}})
 }

@@ -2,11 +2,11 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::answer::{ModelEvent, StopReason};
 use crate::draft::Draft;
 use crate::error::ModelError;
+use crate::event_parser::Reader;
 use crate::http::Endpoint;
-use crate::reader::Reader;
+use crate::output::{ModelEvent, StopReason};
 use crate::usage::Usage;
 
 /// Parses one chunk after another.

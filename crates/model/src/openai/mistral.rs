@@ -11,7 +11,7 @@ use super::wire::{Content, Message as Wire};
 use crate::message::{Message, Part};
 
 /// The length of a call id.
-const ID_LETTERS: usize = 9;
+const ID_LENGTH: usize = 9;
 /// The characters of a call id.
 const ALPHABET: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
 /// Substrings of Mistral model names, whichever server runs them.
@@ -20,12 +20,12 @@ const MODELS: [&str; 7] =
 
 /// The message format that a model requires.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Manners {
+pub(super) struct MistralRules {
     /// Whether the model uses Mistral's chat template.
     pub(super) is_mistral: bool,
 }
 
-impl Manners {
+impl MistralRules {
     /// The format for a model, by its name and API flavour.
     pub(super) fn of(model: &str, flavour: Flavour) -> Self {
         let name = model.to_lowercase();
@@ -34,7 +34,7 @@ impl Manners {
 
     /// A call id in an accepted form: the same for the call and its result.
     pub(super) fn id(self, id: &str) -> Cow<'_, str> {
-        let fits = id.len() == ID_LETTERS && id.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        let fits = id.len() == ID_LENGTH && id.bytes().all(|byte| byte.is_ascii_alphanumeric());
         if !self.is_mistral || fits {
             return Cow::Borrowed(id);
         }
@@ -46,7 +46,7 @@ impl Manners {
             number /= 36;
             char::from(ALPHABET[place])
         };
-        Cow::Owned((0..ID_LETTERS).map(|_| letter()).collect())
+        Cow::Owned((0..ID_LENGTH).map(|_| letter()).collect())
     }
 }
 

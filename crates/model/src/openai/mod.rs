@@ -10,13 +10,13 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::answer::ModelStream;
 use crate::error::ModelError;
+use crate::event_parser::Reader as _;
 use crate::events;
 use crate::http::Endpoint;
 use crate::name::{Dialect, ModelName};
+use crate::output::ModelStream;
 use crate::price::Price;
-use crate::reader::Reader as _;
 use crate::request::ModelRequest;
 use crate::settings::ModelLimits;
 use crate::{Answer, Model};
@@ -55,7 +55,7 @@ impl Model for OpenAi {
     async fn stream(&self, request: Arc<ModelRequest>) -> Result<ModelStream, ModelError> {
         let body = request::body(&request, &self.model, self.flavour, &self.limits);
         let mut events = self.endpoint.post("/chat/completions", &body).await?;
-        let letters = events.asked_bytes;
+        let letters = events.request_size;
         let (endpoint, price) = (self.endpoint.clone(), self.price);
         Ok(events::generate(move |emitter| async move {
             let mut reader = stream::StreamReader::new(&endpoint);

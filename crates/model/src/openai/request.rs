@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde_json::{Map, Value, json};
 
 use super::Flavour;
-use super::mistral::{Manners, add_to_result, between};
+use super::mistral::{MistralRules, add_to_result, between};
 use super::wire::{
     Body, CacheControl, Call, Content, Function, ImageUrl, Message as Wire, Part as WirePart, STREAM,
 };
@@ -21,7 +21,7 @@ pub(super) fn body<'a>(
     flavour: Flavour,
     limits: &ModelLimits,
 ) -> Body<'a> {
-    let marks = marks(request, model, flavour);
+    let breakpoints = breakpoints(request, model, flavour);
     let mut options = Map::new();
     let mut set = |key: &str, value: Value| drop(options.insert(key.to_owned(), value));
     if !request.tools.is_empty() {
@@ -59,7 +59,7 @@ pub(super) fn body<'a>(
     if flavour == Flavour::OpenRouter {
         set("usage", json!({"include": true}));
     }
-    let messages = messages(request, limits, &marks, Manners::of(model, flavour));
+    let messages = messages(request, limits, &breakpoints, MistralRules::of(model, flavour));
     Body { model, messages, stream: true, stream_options: STREAM, options }
 }
 
@@ -73,7 +73,7 @@ fn effort(effort: Effort) -> Option<&'static str> {
 }
 
 /// Which messages get a cache breakpoint: only with a gateway that forwards it to a model that uses it.
-fn marks(request: &ModelRequest, model: &str, flavour: Flavour) -> Vec<usize> {
+fn breakpoints(request: &ModelRequest, model: &str, flavour: Flavour) -> Vec<usize> {
     if flavour != Flavour::OpenRouter || !model.starts_with("anthropic/") {
         return Vec::new();
     }
@@ -84,13 +84,13 @@ fn marks(request: &ModelRequest, model: &str, flavour: Flavour) -> Vec<usize> {
 fn messages<'a>(
     request: &'a ModelRequest,
     limits: &ModelLimits,
-    marks: &[usize],
-    manners: Manners,
+    breakpoints: &[usize],
+    mistral_rules: MistralRules,
 ) -> Vec<Wire<'a>> {
     let mut messages = Vec::with_capacity(request.messages.len() + 1);
     if !request.system.is_empty() {
         let mut system = Wire::System { content: Content::Text((&*request.system).into()) };
-        if !marks.is_empty() {
+        if !breakpoints.is_empty() {
             mark(&mut system);
         }
         messages.push(system);
@@ -104,12 +104,13 @@ fn messages<'a>(
     for (index, message) in request.messages.iter().enumerate() {
         match message.role {
             Role::Assistant => {
-                messages.extend(assistant(message, turn.is_none_or(|turn| index > turn), manners))
+                messages.extend(assistant(message, turn.is_none_or(|turn| index > turn), mistral_rules))
             }
-            Role::User if manners.is_mistral && index == status && add_to_result(&mut messages, message) => {}
-            Role::User => add_user(&mut messages, message, limits, manners),
+            Role::User
+                if mistral_rules.is_mistral && index == status && add_to_result(&mut messages, message) => {}
+            Role::User => add_user(&mut messages, message, limits, mistral_rules),
         }
-        if marks.contains(&index)
+        if breakpoints.contains(&index)
             && let Some(last) = messages.last_mut()
         {
             mark(last);
@@ -138,14 +139,14 @@ fn mark(message: &mut Wire<'_>) {
     }
 }
 
-fn assistant(message: &Message, is_this_turn: bool, manners: Manners) -> Option<Wire<'_>> {
+fn assistant(message: &Message, is_this_turn: bool, mistral_rules: MistralRules) -> Option<Wire<'_>> {
     let mut texts = Vec::new();
     let mut tool_calls = Vec::new();
     let mut thought = Map::new();
     for part in &message.parts {
         match part {
             Part::Text(more) => texts.push(more.as_str()),
-            Part::ToolCall(call) => tool_calls.push(tool_call(call, manners)),
+            Part::ToolCall(call) => tool_calls.push(tool_call(call, mistral_rules)),
             Part::Reasoning(reasoning) if is_this_turn && reasoning.opaque.dialect == Dialect::OpenAi => {
                 let data = &reasoning.opaque.data;
                 if let Some(details) = data.get("reasoning_details") {
@@ -174,17 +175,26 @@ fn joined<'a>(texts: &[&'a str], between: &str) -> Cow<'a, str> {
     }
 }
 
-fn tool_call(call: &ToolCall, manners: Manners) -> Call<'_> {
+fn tool_call(call: &ToolCall, mistral_rules: MistralRules) -> Call<'_> {
     let arguments = arguments_object(&call.arguments);
-    Call { id: manners.id(&call.id), kind: "function", function: Function { name: &call.name, arguments } }
+    Call {
+        id: mistral_rules.id(&call.id),
+        kind: "function",
+        function: Function { name: &call.name, arguments },
+    }
 }
 
 /// Adds results first, because they must follow their calls, then images from tools.
-fn add_user<'a>(messages: &mut Vec<Wire<'a>>, message: &'a Message, limits: &ModelLimits, manners: Manners) {
+fn add_user<'a>(
+    messages: &mut Vec<Wire<'a>>,
+    message: &'a Message,
+    limits: &ModelLimits,
+    mistral_rules: MistralRules,
+) {
     let mut parts = Vec::new();
     for part in &message.parts {
         if let Part::ToolResult(result) = part {
-            messages.push(tool_result(result, limits, &mut parts, manners));
+            messages.push(tool_result(result, limits, &mut parts, mistral_rules));
         }
     }
     for part in &message.parts {
@@ -207,7 +217,7 @@ fn add_user<'a>(messages: &mut Vec<Wire<'a>>, message: &'a Message, limits: &Mod
     match messages.last_mut() {
         // Not every server accepts two user messages in a row.
         Some(Wire::User { content: known }) => return known.join(content),
-        Some(Wire::Tool { .. }) if manners.is_mistral => messages.push(between()),
+        Some(Wire::Tool { .. }) if mistral_rules.is_mistral => messages.push(between()),
         _ => {}
     }
     messages.push(Wire::User { content });
@@ -217,7 +227,7 @@ fn tool_result<'a>(
     result: &'a ToolResult,
     limits: &ModelLimits,
     pictures: &mut Vec<WirePart<'a>>,
-    manners: Manners,
+    mistral_rules: MistralRules,
 ) -> Wire<'a> {
     let mut texts: Vec<Cow<'a, str>> = Vec::with_capacity(result.parts.len());
     for part in &result.parts {
@@ -228,7 +238,7 @@ fn tool_result<'a>(
                 pictures.push(WirePart::text(format!("Picture from {}:", result.name).into()));
                 pictures.push(picture(image, limits));
             }
-            ResultPart::Image(image) => texts.push(image.unseen().into()),
+            ResultPart::Image(image) => texts.push(image.placeholder_text().into()),
         }
     }
     let text = if texts.len() == 1 { texts.remove(0) } else { texts.join("\n").into() };
@@ -238,12 +248,12 @@ fn tool_result<'a>(
         (false, true) if !text.to_lowercase().starts_with("error") => format!("Error: {text}").into(),
         (false, _) => text,
     };
-    Wire::Tool { tool_call_id: manners.id(&result.id), content: Content::Text(text) }
+    Wire::Tool { tool_call_id: mistral_rules.id(&result.id), content: Content::Text(text) }
 }
 
 fn picture<'a>(image: &Image, limits: &ModelLimits) -> WirePart<'a> {
     if !limits.vision {
-        return WirePart::text(image.unseen().into());
+        return WirePart::text(image.placeholder_text().into());
     }
     let url = format!("data:{};base64,{}", image.media_type, image.base64());
     WirePart::ImageUrl { image_url: ImageUrl { url }, cache_control: None }

@@ -2,16 +2,16 @@
 
 use serde_json::{Value, json};
 
-use crate::answer::{ModelEvent, StopReason};
 use crate::draft::Draft;
 use crate::error::ModelError;
+use crate::event_parser::Reader;
 use crate::http::Endpoint;
+use crate::output::{ModelEvent, StopReason};
 use crate::price::Money;
-use crate::reader::Reader;
 use crate::usage::Usage;
 
 /// Bytes of English or code per token, for an estimate if the provider does not count tokens.
-const LETTERS_A_TOKEN: usize = 4;
+const BYTES_PER_TOKEN: usize = 4;
 
 /// Parses one chunk after another.
 pub(super) struct StreamReader<'a> {
@@ -143,13 +143,13 @@ impl<'a> StreamReader<'a> {
 
     /// Returns the complete answer, with the price that the provider reported. Without a finish reason, the answer
     /// was cut off.
-    pub(super) fn end(mut self, letters_asked: usize) -> Result<(Draft, Option<Money>), ModelError> {
+    pub(super) fn end(mut self, request_bytes: usize) -> Result<(Draft, Option<Money>), ModelError> {
         if self.draft.stop_reason.is_none() {
             return Err(self.endpoint.cut("the stream ended before the answer did", self.draft.usage));
         }
         if !self.has_usage {
-            self.draft.usage.input = (letters_asked / LETTERS_A_TOKEN) as u64;
-            self.draft.usage.output = (self.draft.letters() / LETTERS_A_TOKEN) as u64;
+            self.draft.usage.input = (request_bytes / BYTES_PER_TOKEN) as u64;
+            self.draft.usage.output = (self.draft.output_bytes() / BYTES_PER_TOKEN) as u64;
         }
         Ok((self.draft, self.cost))
     }

@@ -13,22 +13,22 @@ use async_trait::async_trait;
 use futures::StreamExt;
 
 use crate::Model;
-use crate::answer::{Answer, ModelEvent, ModelStream, StopReason};
 use crate::error::ModelError;
 use crate::events::{self, Emitter};
 use crate::message::{Message, Part};
 use crate::name::ModelName;
+use crate::output::{Answer, ModelEvent, ModelStream, StopReason};
 use crate::request::ModelRequest;
 use crate::settings::ModelLimits;
-use read::Reading;
+use read::ParsedText;
 
 /// How often the model is asked again after an unusable answer.
-const MOST_REPAIRS: u32 = 2;
+const MAX_REPAIRS: u32 = 2;
 
 /// The current form of tool calls. Only moves forward: a server that lacks a feature does not gain it later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Way {
+pub(crate) enum CallMode {
     /// Native tool calls, until the server reports that it has none.
     Native = 0,
     /// In the text, constrained by a schema.
@@ -38,30 +38,30 @@ pub(crate) enum Way {
 }
 
 /// After this many calls written as text, and none made natively, the model is assumed not to support native calls.
-const WRITTEN_UNTIL_PROMPTED: u8 = 3;
+const TEXT_CALLS_BEFORE_SWITCH: u8 = 3;
 /// The model has made a native call, so it supports them.
-const HAS_CALLED: u8 = u8::MAX;
+const NATIVE_CALLS_SEEN: u8 = u8::MAX;
 
 /// A model whose tool calls are in its text.
 pub(crate) struct Prompted {
     inner: Arc<dyn Model>,
     way: Arc<AtomicU8>,
-    /// How many calls the model wrote as text, or [`HAS_CALLED`]. All jobs of a server share a model: what one job
+    /// How many calls the model wrote as text, or [`NATIVE_CALLS_SEEN`]. All jobs of a server share a model: what one job
     /// makes it write must not change how the others are served.
     written: Arc<AtomicU8>,
 }
 
 impl Prompted {
-    pub(crate) fn new(inner: Arc<dyn Model>, way: Way) -> Self {
+    pub(crate) fn new(inner: Arc<dyn Model>, way: CallMode) -> Self {
         Self { inner, way: Arc::new(AtomicU8::new(way as u8)), written: Arc::default() }
     }
 }
 
-fn way_of(number: u8) -> Way {
+fn call_mode_from(number: u8) -> CallMode {
     match number {
-        0 => Way::Native,
-        1 => Way::Schema,
-        _ => Way::Plain,
+        0 => CallMode::Native,
+        1 => CallMode::Schema,
+        _ => CallMode::Plain,
     }
 }
 
@@ -72,7 +72,7 @@ impl Model for Prompted {
     }
 
     fn limits(&self) -> ModelLimits {
-        let native_tools = way_of(self.way.load(Ordering::Relaxed)) == Way::Native;
+        let native_tools = call_mode_from(self.way.load(Ordering::Relaxed)) == CallMode::Native;
         ModelLimits { native_tools, ..self.inner.limits() }
     }
 
@@ -81,19 +81,21 @@ impl Model for Prompted {
             (Arc::clone(&self.inner), Arc::clone(&self.way), Arc::clone(&self.written));
         Ok(events::generate(move |emitter| async move {
             loop {
-                let now = way_of(way.load(Ordering::Relaxed));
+                let now = call_mode_from(way.load(Ordering::Relaxed));
                 let error = match ask(inner.as_ref(), &request, now, &emitter).await {
                     Err(error @ ModelError::Rejected { .. }) => error,
-                    Ok(answer) if now == Way::Native => {
-                        let answer = with_written_call(answer, &request, &written);
-                        if (WRITTEN_UNTIL_PROMPTED..HAS_CALLED).contains(&written.load(Ordering::Relaxed)) {
-                            way.fetch_max(Way::Schema as u8, Ordering::Relaxed);
+                    Ok(answer) if now == CallMode::Native => {
+                        let answer = accept_text_call(answer, &request, &written);
+                        if (TEXT_CALLS_BEFORE_SWITCH..NATIVE_CALLS_SEEN)
+                            .contains(&written.load(Ordering::Relaxed))
+                        {
+                            way.fetch_max(CallMode::Schema as u8, Ordering::Relaxed);
                         }
                         return Ok(answer);
                     }
                     other => return other,
                 };
-                let Some(next) = next_way(now, &request, &error) else { return Err(error) };
+                let Some(next) = next_call_mode(now, &request, &error) else { return Err(error) };
                 tracing::info!(model = %inner.name(), ?next, "calls are made in another way from now on: {error}");
                 way.fetch_max(next as u8, Ordering::Relaxed);
             }
@@ -104,13 +106,13 @@ impl Model for Prompted {
 /// Recognizes a call that a model with native calls wrote as text, if the answer contains nothing else. A model that
 /// does this repeatedly is switched to prompted calls. Only the first call counts: the model wrote the following ones
 /// without seeing its result.
-fn with_written_call(answer: Answer, request: &ModelRequest, written: &AtomicU8) -> Answer {
+fn accept_text_call(answer: Answer, request: &ModelRequest, written: &AtomicU8) -> Answer {
     if answer.tool_calls().next().is_some() {
-        written.store(HAS_CALLED, Ordering::Relaxed);
+        written.store(NATIVE_CALLS_SEEN, Ordering::Relaxed);
         return answer;
     }
-    let Some(call) = read::written_call(&answer.text(), request) else { return answer };
-    let more = |count: u8| (count < HAS_CALLED - 1).then(|| count + 1);
+    let Some(call) = read::text_call(&answer.text(), request) else { return answer };
+    let more = |count: u8| (count < NATIVE_CALLS_SEEN - 1).then(|| count + 1);
     let _ = written.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
     let thought = answer.parts.into_iter().filter(|part| matches!(part, Part::Reasoning(_)));
     let parts = thought.chain([Part::ToolCall(call)]).collect();
@@ -118,16 +120,18 @@ fn with_written_call(answer: Answer, request: &ModelRequest, written: &AtomicU8)
 }
 
 /// What to try next if a server rejects the request.
-fn next_way(now: Way, request: &ModelRequest, error: &ModelError) -> Option<Way> {
+fn next_call_mode(now: CallMode, request: &ModelRequest, error: &ModelError) -> Option<CallMode> {
     let words = error.to_string().to_lowercase();
     match now {
-        Way::Native if !request.tools.is_empty() && (words.contains("tool") || words.contains("jinja")) => {
-            Some(Way::Schema)
+        CallMode::Native
+            if !request.tools.is_empty() && (words.contains("tool") || words.contains("jinja")) =>
+        {
+            Some(CallMode::Schema)
         }
-        Way::Schema
+        CallMode::Schema
             if ["response_format", "schema", "grammar", "json"].iter().any(|word| words.contains(word)) =>
         {
-            Some(Way::Plain)
+            Some(CallMode::Plain)
         }
         _ => None,
     }
@@ -136,25 +140,26 @@ fn next_way(now: Way, request: &ModelRequest, error: &ModelError) -> Option<Way>
 async fn ask(
     inner: &dyn Model,
     request: &Arc<ModelRequest>,
-    way: Way,
+    way: CallMode,
     emitter: &Emitter,
 ) -> Result<Answer, ModelError> {
-    if way == Way::Native || request.tools.is_empty() {
+    if way == CallMode::Native || request.tools.is_empty() {
         let request = match way {
-            Way::Plain => Arc::new(ModelRequest { output_schema: None, ..ModelRequest::clone(request) }),
-            Way::Native | Way::Schema => Arc::clone(request),
+            CallMode::Plain => Arc::new(ModelRequest { output_schema: None, ..ModelRequest::clone(request) }),
+            CallMode::Native | CallMode::Schema => Arc::clone(request),
         };
-        return pass_on(inner.stream(request).await?, emitter, Show::All).await;
+        return pass_on(inner.stream(request).await?, emitter, ForwardEvents::All).await;
     }
     let mut asked = render::request(request, inner.limits().vision);
-    if way == Way::Schema {
+    if way == CallMode::Schema {
         asked.output_schema = Some(schema::output(request));
     }
     let mut before: Option<Answer> = None;
-    for repair in 0..=MOST_REPAIRS {
-        let answer = pass_on(inner.stream(Arc::new(asked.clone())).await?, emitter, Show::Reasoning).await?;
+    for repair in 0..=MAX_REPAIRS {
+        let answer =
+            pass_on(inner.stream(Arc::new(asked.clone())).await?, emitter, ForwardEvents::Reasoning).await?;
         let (text, is_cut) = (answer.text(), answer.stop_reason == StopReason::MaxTokens);
-        let answer = with_earlier(before.take(), answer);
+        let answer = add_earlier_usage(before.take(), answer);
         if answer.tool_calls().next().is_some() {
             // The model supports native calls after all: they count, not the text beside them.
             let said =
@@ -162,21 +167,21 @@ async fn ask(
             return Ok(finished(answer, said, emitter).await);
         }
         match read::read(&text, request) {
-            Reading::Said(parts) => return Ok(finished(answer, parts, emitter).await),
-            Reading::Broken(why) if repair < MOST_REPAIRS && answer.stop_reason != StopReason::Refused => {
+            ParsedText::Valid(parts) => return Ok(finished(answer, parts, emitter).await),
+            ParsedText::Invalid(why) if repair < MAX_REPAIRS && answer.stop_reason != StopReason::Refused => {
                 let why = if is_cut { "it was cut off because it was too long" } else { why };
                 asked.say(Message::assistant(vec![Part::Text(text)]));
                 asked.say(Message::user(render::repair(why)));
                 before = Some(answer);
             }
-            Reading::Broken(_) => return Ok(finished(answer, vec![Part::Text(text)], emitter).await),
+            ParsedText::Invalid(_) => return Ok(finished(answer, vec![Part::Text(text)], emitter).await),
         }
     }
     Err(ModelError::Malformed { model: inner.name().to_string(), detail: "no answer could be read".into() })
 }
 
 /// Adds usage and cost of the earlier attempts to the last one.
-fn with_earlier(before: Option<Answer>, answer: Answer) -> Answer {
+fn add_earlier_usage(before: Option<Answer>, answer: Answer) -> Answer {
     let Some(before) = before else { return answer };
     let cost = answer.cost.zip(before.cost).map(|(one, other)| one + other);
     Answer { usage: answer.usage + before.usage, cost, ..answer }
@@ -204,17 +209,21 @@ async fn finished(answer: Answer, said: Vec<Part>, emitter: &Emitter) -> Answer 
 }
 
 #[derive(PartialEq)]
-enum Show {
+enum ForwardEvents {
     All,
     Reasoning,
 }
 
-async fn pass_on(mut stream: ModelStream, emitter: &Emitter, show: Show) -> Result<Answer, ModelError> {
+async fn pass_on(
+    mut stream: ModelStream,
+    emitter: &Emitter,
+    show: ForwardEvents,
+) -> Result<Answer, ModelError> {
     while let Some(event) = stream.next().await {
         match event? {
             ModelEvent::Answer(answer) => return Ok(*answer),
             event @ ModelEvent::Reasoning(_) => emitter.emit(event).await,
-            event if show == Show::All => emitter.emit(event).await,
+            event if show == ForwardEvents::All => emitter.emit(event).await,
             _ => {}
         }
     }

@@ -14,15 +14,15 @@ const REPLY_KEYS: [&str; 6] = ["reply", "answer", "final_answer", "message", "re
 
 /// The meaning of a text.
 #[derive(Debug, PartialEq)]
-pub(super) enum Reading {
+pub(super) enum ParsedText {
     /// Words and calls.
-    Said(Vec<Part>),
+    Valid(Vec<Part>),
     /// The text looks like a call but is not usable; the reason, for the model.
-    Broken(&'static str),
+    Invalid(&'static str),
 }
 
 /// Parses a text.
-pub(super) fn read(text: &str, request: &ModelRequest) -> Reading {
+pub(super) fn read(text: &str, request: &ModelRequest) -> ParsedText {
     let text = without_thinking(text);
     let names: Vec<&str> = request.tools.iter().map(|tool| tool.name.as_str()).collect();
     let mut parts = Vec::new();
@@ -30,13 +30,17 @@ pub(super) fn read(text: &str, request: &ModelRequest) -> Reading {
         parts.extend(interpret(&object, &names));
     }
     if !parts.is_empty() {
-        return Reading::Said(parts);
+        return ParsedText::Valid(parts);
     }
     if !text.contains('{') {
         let text = text.trim();
-        return Reading::Said(if text.is_empty() { Vec::new() } else { vec![Part::Text(text.to_owned())] });
+        return ParsedText::Valid(if text.is_empty() {
+            Vec::new()
+        } else {
+            vec![Part::Text(text.to_owned())]
+        });
     }
-    Reading::Broken(if lenient::find_objects(text).is_empty() {
+    ParsedText::Invalid(if lenient::find_objects(text).is_empty() {
         "it is not a complete JSON object"
     } else {
         "the JSON object has no \"tool\" and no \"reply\""
@@ -57,7 +61,7 @@ const AROUND_CALLS: [&str; 8] = [
 
 /// The first call of a text that contains only calls. A call among words is not executed: it may be quoted from
 /// elsewhere.
-pub(super) fn written_call(text: &str, request: &ModelRequest) -> Option<ToolCall> {
+pub(super) fn text_call(text: &str, request: &ModelRequest) -> Option<ToolCall> {
     let names: Vec<&str> = request.tools.iter().map(|tool| tool.name.as_str()).collect();
     let objects = lenient::only_objects(without_thinking(text), &AROUND_CALLS);
     let parts = objects.iter().flat_map(|object| interpret(object, &names));
@@ -151,18 +155,18 @@ mod tests {
 
     fn calls(text: &str) -> Vec<(String, Value)> {
         match read(text, &request()) {
-            Reading::Said(parts) => parts
+            ParsedText::Valid(parts) => parts
                 .into_iter()
                 .filter_map(|part| {
                     if let Part::ToolCall(call) = part { Some((call.name, call.arguments)) } else { None }
                 })
                 .collect(),
-            Reading::Broken(why) => panic!("{text}: {why}"),
+            ParsedText::Invalid(why) => panic!("{text}: {why}"),
         }
     }
 
     #[test]
-    fn every_known_way_to_write_a_call_is_read() {
+    fn every_known_form_of_a_call_is_parsed() {
         let expected = vec![("read_file".to_owned(), json!({"path": "a.rs"}))];
         for text in [
             r#"{"thought": "look", "tool": "read_file", "tool_input": {"path": "a.rs"}}"#,
@@ -186,14 +190,20 @@ mod tests {
     }
 
     #[test]
-    fn words_are_words_and_half_a_call_is_broken() {
+    fn plain_text_is_accepted_and_incomplete_calls_are_invalid() {
         let said = |text: &str| read(text, &request());
-        assert_eq!(said("All done."), Reading::Said(vec![Part::Text("All done.".into())]));
-        assert_eq!(said(r#"{"reply": "All done."}"#), Reading::Said(vec![Part::Text("All done.".into())]));
-        assert_eq!(said("  "), Reading::Said(vec![]));
-        assert!(matches!(said(r#"{"tool": "shell", "tool_input": {"command": "echo"#), Reading::Broken(_)));
-        assert!(matches!(said(r#"{"colour": "red"}"#), Reading::Broken(_)));
-        assert!(matches!(said(r#"{"name": "Ada"}"#), Reading::Broken(_)));
+        assert_eq!(said("All done."), ParsedText::Valid(vec![Part::Text("All done.".into())]));
+        assert_eq!(
+            said(r#"{"reply": "All done."}"#),
+            ParsedText::Valid(vec![Part::Text("All done.".into())])
+        );
+        assert_eq!(said("  "), ParsedText::Valid(vec![]));
+        assert!(matches!(
+            said(r#"{"tool": "shell", "tool_input": {"command": "echo"#),
+            ParsedText::Invalid(_)
+        ));
+        assert!(matches!(said(r#"{"colour": "red"}"#), ParsedText::Invalid(_)));
+        assert!(matches!(said(r#"{"name": "Ada"}"#), ParsedText::Invalid(_)));
     }
 
     proptest! {

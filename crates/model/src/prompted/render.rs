@@ -10,8 +10,8 @@ use crate::request::{ModelRequest, ToolChoice, ToolSpec};
 /// The form of a call. The keys are in alphabetical order, because a schema makes the model write them in that order,
 /// and the name of the tool must come before its input. The example contains nothing that resembles a real answer,
 /// because small models copy it.
-const FORM: &str = r#"{"thought": "...", "tool": "...", "tool_input": {...}}"#;
-const REPLY_FORM: &str = r#"{"reply": "..."}"#;
+const CALL_FORMAT: &str = r#"{"thought": "...", "tool": "...", "tool_input": {...}}"#;
+const REPLY_FORMAT: &str = r#"{"reply": "..."}"#;
 
 /// Converts a request to one without tools, for a model that does not support them.
 pub(super) fn request(request: &ModelRequest, vision: bool) -> ModelRequest {
@@ -42,15 +42,16 @@ pub(super) fn request(request: &ModelRequest, vision: bool) -> ModelRequest {
 /// The message to the model after an unusable answer.
 pub(super) fn repair(why: &str) -> String {
     format!(
-        "Your answer could not be used: {why}. Answer again with one JSON object of this form and nothing else:\n{FORM}"
+        "Your answer could not be used: {why}. Answer again with one JSON object of this form and nothing else:\n{CALL_FORMAT}"
     )
 }
 
 fn tools(request: &ModelRequest) -> String {
-    let mut text = format!("# Tools\n\nAnswer with exactly one JSON object and nothing else:\n{FORM}\n");
+    let mut text =
+        format!("# Tools\n\nAnswer with exactly one JSON object and nothing else:\n{CALL_FORMAT}\n");
     match &request.tool_choice {
-        ToolChoice::Auto => text += &format!("or, only when no tool is needed:\n{REPLY_FORM}\n"),
-        ToolChoice::Never => text += &format!("but do not use a tool now; answer:\n{REPLY_FORM}\n"),
+        ToolChoice::Auto => text += &format!("or, only when no tool is needed:\n{REPLY_FORMAT}\n"),
+        ToolChoice::Never => text += &format!("but do not use a tool now; answer:\n{REPLY_FORMAT}\n"),
         ToolChoice::Required => {}
         ToolChoice::Tool(name) => text += &format!("and use the tool {name} now.\n"),
     }
@@ -150,7 +151,7 @@ fn tool_result(result: &ToolResult, vision: bool) -> Vec<Part> {
         match part {
             ResultPart::Text(text) => texts.push(text.clone()),
             ResultPart::Image(image) if vision => pictures.push(Part::Image(image.clone())),
-            ResultPart::Image(image) => texts.push(image.unseen()),
+            ResultPart::Image(image) => texts.push(image.placeholder_text()),
         }
     }
     let word = if result.is_error { "Error" } else { "Result" };

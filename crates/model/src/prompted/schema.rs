@@ -9,7 +9,7 @@ use crate::request::{ModelRequest, OutputSchema, ToolChoice};
 const KEPT: [&str; 8] =
     ["type", "enum", "const", "required", "minItems", "maxItems", "additionalProperties", "items"];
 /// Nested schemas deeper than this, such as recursive references, are replaced by `{}`.
-const MOST_DEPTH: usize = 12;
+const MAX_DEPTH: usize = 12;
 
 /// The schema of an answer.
 pub(super) fn output(request: &ModelRequest) -> OutputSchema {
@@ -60,7 +60,7 @@ fn object(schema: &Value) -> Value {
 
 /// The schema with references resolved and unsupported keywords removed.
 fn plain(schema: &Value, root: &Value, depth: usize) -> Value {
-    if depth > MOST_DEPTH {
+    if depth > MAX_DEPTH {
         return json!({});
     }
     if let Some(pointer) = schema["$ref"].as_str().and_then(|text| text.strip_prefix('#')) {

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use crate::Model;
-use crate::answer::ModelStream;
 use crate::error::ModelError;
+use crate::event_parser::Reader as _;
 use crate::events;
 use crate::http::Endpoint;
 use crate::name::{Dialect, ModelName};
+use crate::output::ModelStream;
 use crate::price::Price;
-use crate::reader::Reader as _;
 use crate::request::ModelRequest;
 use crate::settings::ModelLimits;
 

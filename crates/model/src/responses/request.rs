@@ -111,7 +111,7 @@ fn tool_result(result: &ToolResult, limits: &ModelLimits) -> Value {
 
 fn picture(image: &Image, limits: &ModelLimits) -> Value {
     if !limits.vision {
-        return json!({"type": "input_text", "text": image.unseen()});
+        return json!({"type": "input_text", "text": image.placeholder_text()});
     }
     json!({"type": "input_image", "image_url": format!("data:{};base64,{}", image.media_type, image.base64())})
 }

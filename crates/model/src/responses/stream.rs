@@ -3,11 +3,11 @@
 
 use serde_json::Value;
 
-use crate::answer::{ModelEvent, StopReason};
 use crate::draft::Draft;
 use crate::error::ModelError;
+use crate::event_parser::Reader;
 use crate::http::Endpoint;
-use crate::reader::Reader;
+use crate::output::{ModelEvent, StopReason};
 use crate::usage::Usage;
 
 /// Parses one event after another.
@@ -17,7 +17,7 @@ pub(super) struct StreamReader<'a> {
     /// Output indices of the calls that have started, for display.
     calls: Vec<u64>,
     /// Whether the last event has arrived.
-    is_over: bool,
+    is_complete: bool,
 }
 
 impl Reader for StreamReader<'_> {
@@ -43,12 +43,12 @@ impl Reader for StreamReader<'_> {
                 }));
             }
             Some("response.function_call_arguments.delta") => {
-                let place = event["output_index"].as_u64().unwrap_or_default();
-                let index = self.calls.iter().position(|known| *known == place).unwrap_or_default();
+                let output_index = event["output_index"].as_u64().unwrap_or_default();
+                let index = self.calls.iter().position(|known| *known == output_index).unwrap_or_default();
                 return Ok(Some(ModelEvent::ToolCall { index, name: String::new(), arguments: delta() }));
             }
             Some("response.output_item.done") => self.take_item(&event["item"]),
-            Some("response.completed" | "response.incomplete") => self.end_with(&event["response"]),
+            Some("response.completed" | "response.incomplete") => self.finish_with(&event["response"]),
             Some("response.failed") => return Err(self.endpoint.fault(&event["response"])),
             Some("error") => return Err(self.endpoint.fault(event)),
             Some(_) => {}
@@ -57,7 +57,7 @@ impl Reader for StreamReader<'_> {
                 for item in event["output"].as_array().into_iter().flatten() {
                     self.take_item(item);
                 }
-                self.end_with(event);
+                self.finish_with(event);
             }
             None => return Err(self.endpoint.malformed("an event without a type")),
         }
@@ -68,14 +68,14 @@ impl Reader for StreamReader<'_> {
         &self.draft
     }
 
-    fn is_over(&self) -> bool {
-        self.is_over
+    fn is_complete(&self) -> bool {
+        self.is_complete
     }
 }
 
 impl<'a> StreamReader<'a> {
     pub(super) fn new(endpoint: &'a Endpoint) -> Self {
-        Self { endpoint, draft: Draft::default(), calls: Vec::new(), is_over: false }
+        Self { endpoint, draft: Draft::default(), calls: Vec::new(), is_complete: false }
     }
 
     fn take_item(&mut self, item: &Value) {
@@ -107,8 +107,8 @@ impl<'a> StreamReader<'a> {
         }
     }
 
-    fn end_with(&mut self, response: &Value) {
-        self.is_over = true;
+    fn finish_with(&mut self, response: &Value) {
+        self.is_complete = true;
         let usage = &response["usage"];
         let number = |value: &Value| value.as_u64().unwrap_or(0);
         let cached = number(&usage["input_tokens_details"]["cached_tokens"]);
@@ -131,7 +131,7 @@ impl<'a> StreamReader<'a> {
 
     /// Returns the complete answer. Without its last event, the answer was cut off.
     pub(super) fn end(self) -> Result<Draft, ModelError> {
-        if !self.is_over {
+        if !self.is_complete {
             return Err(self.endpoint.cut("the stream ended before the answer did", self.draft.usage));
         }
         Ok(self.draft)

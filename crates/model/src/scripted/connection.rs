@@ -15,8 +15,8 @@ use super::view;
 use super::{Recorded, Shared};
 use crate::name::Dialect;
 
-const MOST_HEAD: usize = 64 * 1024;
-const MOST_BODY: usize = 64 * 1024 * 1024;
+const MAX_HEAD: usize = 64 * 1024;
+const MAX_BODY: usize = 64 * 1024 * 1024;
 
 /// Serves until it is dropped; its connections are dropped with it.
 pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>) {
@@ -69,9 +69,9 @@ async fn serve_one(mut stream: TcpStream, shared: &Shared) -> std::io::Result<()
     };
     let body: Value = serde_json::from_slice(&request.body).unwrap_or(Value::Null);
     let view = view::view(dialect, &body);
-    let place = shared.played.lock().unwrap_or_else(PoisonError::into_inner).take(&shared.script, &view);
-    shared.record(Recorded { path, headers: request.headers, body: body.clone(), answer: place });
-    let Some(place) = place else {
+    let index = shared.played.lock().unwrap_or_else(PoisonError::into_inner).take(&shared.script, &view);
+    shared.record(Recorded { path, headers: request.headers, body: body.clone(), answer: index });
+    let Some(index) = index else {
         let words = format!(
             "the script has no answer for this request (turn {}, results {:?})",
             view.turns, view.results
@@ -79,10 +79,10 @@ async fn serve_one(mut stream: TcpStream, shared: &Shared) -> std::io::Result<()
         return write_json(&mut stream, 400, &[], &dialect::error(dialect, 400, &words)).await;
     };
     let letters = request.body.len();
-    let answer = shared.script.answers[place].about(&view.user);
+    let answer = shared.script.answers[index].about(&view.user);
     let result = play(&mut stream, dialect, &answer, shared, letters).await;
     if result.is_err() {
-        shared.played.lock().unwrap_or_else(PoisonError::into_inner).give_back(place);
+        shared.played.lock().unwrap_or_else(PoisonError::into_inner).give_back(index);
     }
     result
 }
@@ -200,7 +200,7 @@ async fn read_request(stream: &mut TcpStream) -> std::io::Result<Option<Request>
         if let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
             break end;
         }
-        if bytes.len() > MOST_HEAD || stream.read_buf(&mut bytes).await? == 0 {
+        if bytes.len() > MAX_HEAD || stream.read_buf(&mut bytes).await? == 0 {
             return Ok(None);
         }
     };
@@ -214,7 +214,7 @@ async fn read_request(stream: &mut TcpStream) -> std::io::Result<Option<Request>
     let length =
         headers.iter().find(|(name, _)| name == "content-length").and_then(|(_, value)| value.parse().ok());
     let length: usize = length.unwrap_or(0);
-    if length > MOST_BODY {
+    if length > MAX_BODY {
         return Ok(None);
     }
     let mut body = bytes.split_off(end + 4);

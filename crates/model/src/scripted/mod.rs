@@ -47,7 +47,7 @@ impl Recorded {
 #[derive(Debug)]
 struct Shared {
     script: Script,
-    played: Mutex<play::Played>,
+    played: Mutex<play::PlayState>,
     requests: Mutex<Vec<Recorded>>,
     count: watch::Sender<usize>,
     /// Number of calls of [`ScriptedServer::release`].

@@ -5,48 +5,50 @@ use super::view::View;
 
 /// How often each answer was started and not given back.
 #[derive(Debug, Default)]
-pub(super) struct Played(Vec<u32>);
+pub(super) struct PlayState(Vec<u32>);
 
-impl Played {
+impl PlayState {
     /// Takes the next answer for a request; returns its index in the script.
     pub(super) fn take(&mut self, script: &Script, view: &View) -> Option<usize> {
         self.0.resize(script.answers.len(), 0);
-        let place = match script.order {
+        let index = match script.order {
             Order::Sequence => {
                 let mut answers = script.answers.iter().enumerate();
-                answers.find(|(place, answer)| self.is_left(*place, answer) && fits(&answer.when, view))?.0
+                answers
+                    .find(|(index, answer)| self.is_available(*index, answer) && fits(&answer.when, view))?
+                    .0
             }
-            Order::Turns => self.place_of_turn(script, view.turns)?,
+            Order::Turns => self.index_for_turn(script, view.turns)?,
         };
-        self.0[place] += 1;
-        Some(place)
+        self.0[index] += 1;
+        Some(index)
     }
 
     /// Gives back an answer that did not reach the client.
-    pub(super) fn give_back(&mut self, place: usize) {
-        if let Some(count) = self.0.get_mut(place) {
+    pub(super) fn give_back(&mut self, index: usize) {
+        if let Some(count) = self.0.get_mut(index) {
             *count = count.saturating_sub(1);
         }
     }
 
     /// How many answers are left.
     pub(super) fn remaining(&self, script: &Script) -> usize {
-        let count = |place: usize| self.0.get(place).copied().unwrap_or(0);
-        script.answers.iter().enumerate().filter(|(place, answer)| count(*place) < answer.times.0).count()
+        let count = |index: usize| self.0.get(index).copied().unwrap_or(0);
+        script.answers.iter().enumerate().filter(|(index, answer)| count(*index) < answer.times.0).count()
     }
 
-    fn is_left(&self, place: usize, answer: &ScriptedAnswer) -> bool {
-        answer.times.0 == 0 || self.0[place] < answer.times.0
+    fn is_available(&self, index: usize, answer: &ScriptedAnswer) -> bool {
+        answer.times.0 == 0 || self.0[index] < answer.times.0
     }
 
     /// Faults do not count as turns: they are played before the next answer, as often as they specify.
-    fn place_of_turn(&self, script: &Script, turn: usize) -> Option<usize> {
+    fn index_for_turn(&self, script: &Script, turn: usize) -> Option<usize> {
         let mut turns = 0;
-        for (place, answer) in script.answers.iter().enumerate() {
+        for (index, answer) in script.answers.iter().enumerate() {
             match answer.fault {
-                Some(_) if turns == turn && self.is_left(place, answer) => return Some(place),
+                Some(_) if turns == turn && self.is_available(index, answer) => return Some(index),
                 Some(_) => {}
-                None if turns == turn => return Some(place),
+                None if turns == turn => return Some(index),
                 None => turns += 1,
             }
         }
@@ -76,13 +78,13 @@ mod tests {
     }
 
     #[test]
-    fn answers_come_in_order_when_their_request_fits() {
+    fn scripted_answers_are_played_in_order_if_they_match() {
         let when = When { result_contains: Some("ok".into()), ..When::default() };
         let script = Script::of(vec![
             ScriptedAnswer { when, ..ScriptedAnswer::text("after ok") },
             ScriptedAnswer { times: Times(2), ..ScriptedAnswer::text("twice") },
         ]);
-        let mut played = Played::default();
+        let mut played = PlayState::default();
         let plain = View::default();
         let with_result = View { results: vec!["it is ok".into()], ..View::default() };
         assert_eq!(played.take(&script, &plain), Some(1));
@@ -95,10 +97,10 @@ mod tests {
     }
 
     #[test]
-    fn by_turns_any_number_of_conversations_are_served() {
+    fn turn_order_serves_any_number_of_conversations() {
         let answers = vec![ScriptedAnswer::text("0"), fault(), ScriptedAnswer::text("1")];
         let script = Script { order: Order::Turns, ..Script::of(answers) };
-        let mut played = Played::default();
+        let mut played = PlayState::default();
         let mut at = |turns| played.take(&script, &View { turns, ..View::default() });
         assert_eq!(
             [at(0), at(0), at(1), at(1), at(1), at(2)],

@@ -21,10 +21,10 @@ pub(super) struct View {
 pub(super) fn view(dialect: Dialect, body: &Value) -> View {
     let mut view = View { tools: tools(body), ..View::default() };
     match dialect {
-        Dialect::OpenAi => view.see_openai(body),
-        Dialect::Responses => view.see_responses(body),
-        Dialect::Anthropic => view.see_anthropic(body),
-        Dialect::Gemini => view.see_gemini(body),
+        Dialect::OpenAi => view.read_openai(body),
+        Dialect::Responses => view.read_responses(body),
+        Dialect::Anthropic => view.read_anthropic(body),
+        Dialect::Gemini => view.read_gemini(body),
     }
     view
 }
@@ -59,7 +59,7 @@ impl View {
         self.results.clear();
     }
 
-    fn see_openai(&mut self, body: &Value) {
+    fn read_openai(&mut self, body: &Value) {
         for message in list(&body["messages"]) {
             let text = text_of(&message["content"]);
             match message["role"].as_str() {
@@ -72,7 +72,7 @@ impl View {
     }
 
     /// In this API an answer consists of several items: consecutive items are one turn.
-    fn see_responses(&mut self, body: &Value) {
+    fn read_responses(&mut self, body: &Value) {
         self.system = text_of(&body["instructions"]);
         let mut in_answer = false;
         for item in list(&body["input"]) {
@@ -90,7 +90,7 @@ impl View {
         }
     }
 
-    fn see_anthropic(&mut self, body: &Value) {
+    fn read_anthropic(&mut self, body: &Value) {
         self.system = text_of(&body["system"]);
         for message in list(&body["messages"]) {
             if message["role"] == "assistant" {
@@ -106,7 +106,7 @@ impl View {
         }
     }
 
-    fn see_gemini(&mut self, body: &Value) {
+    fn read_gemini(&mut self, body: &Value) {
         self.system = text_of(&body["systemInstruction"]["parts"]);
         for content in list(&body["contents"]) {
             if content["role"] == "model" {

@@ -9,7 +9,7 @@ use crate::support::{DIALECTS, ask, connect, request, server};
 const USAGE: Usage = Usage { input: 1000, cached_input: 3000, cache_write: 0, output: 200, reasoning: 50 };
 
 #[tokio::test]
-async fn text_is_streamed_and_whole_at_the_end() {
+async fn text_is_streamed_and_complete_at_the_end() {
     for dialect in DIALECTS {
         let text = "A long answer with ünicode, that comes in several pieces, one after another.";
         let server = server(vec![ScriptedAnswer {
@@ -46,7 +46,7 @@ async fn usage_is_priced_by_the_table_and_local_models_are_free() {
 }
 
 #[tokio::test]
-async fn several_calls_come_side_by_side() {
+async fn parallel_calls_are_parsed() {
     for dialect in DIALECTS {
         let calls = [
             ("read_file", json!({"path": "a long path to a file.rs"})),
@@ -75,7 +75,7 @@ async fn several_calls_come_side_by_side() {
 }
 
 #[tokio::test]
-async fn what_was_thought_goes_back_as_the_provider_wants_it() {
+async fn reasoning_is_sent_back_in_the_provider_format() {
     for dialect in DIALECTS {
         let first = ScriptedAnswer {
             reasoning: "I should look at the file.".into(),
@@ -113,7 +113,7 @@ async fn what_was_thought_goes_back_as_the_provider_wants_it() {
 }
 
 #[tokio::test]
-async fn thoughts_of_another_provider_are_left_out() {
+async fn reasoning_of_another_provider_is_omitted() {
     let think = ScriptedAnswer {
         reasoning: "hm".into(),
         ..ScriptedAnswer::calls(&[("read_file", json!({"path": "a"}))])
@@ -134,7 +134,7 @@ async fn thoughts_of_another_provider_are_left_out() {
 }
 
 #[tokio::test]
-async fn an_answer_of_nothing_has_no_parts() {
+async fn an_empty_answer_has_no_parts() {
     for dialect in DIALECTS {
         let server = server(vec![ScriptedAnswer::text("")]).await;
         let (_, answer) = ask(connect(&server, dialect).await.as_ref(), request("hello")).await.unwrap();
@@ -143,7 +143,7 @@ async fn an_answer_of_nothing_has_no_parts() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_too_long_says_so() {
+async fn an_answer_at_the_token_limit_reports_max_tokens() {
     for dialect in DIALECTS {
         let server =
             server(vec![ScriptedAnswer { is_cut_by_length: true, ..ScriptedAnswer::text("half an ans") }])
@@ -154,7 +154,7 @@ async fn an_answer_that_is_too_long_says_so() {
 }
 
 #[tokio::test]
-async fn calls_with_the_same_id_are_told_apart_and_broken_arguments_stay_text() {
+async fn duplicate_call_ids_are_replaced_and_broken_arguments_stay_text() {
     for dialect in [Dialect::OpenAi, Dialect::Responses, Dialect::Anthropic] {
         let call = |raw: &str| ScriptedCall {
             id: Some("same".into()),

@@ -6,7 +6,7 @@ use model::{Dialect, ModelEvent, Settings};
 use crate::support::{ask, request, server, settings};
 
 #[tokio::test]
-async fn the_next_model_answers_when_the_first_cannot() {
+async fn a_fallback_answers_if_the_first_model_fails() {
     for fault in [
         Fault::BadKey,
         Fault::Status { status: 503, message: String::new() },
@@ -25,7 +25,7 @@ async fn the_next_model_answers_when_the_first_cannot() {
 }
 
 #[tokio::test]
-async fn a_model_that_failed_stands_back_for_a_while() {
+async fn a_failed_model_is_asked_last_for_a_while() {
     let first = server(vec![ScriptedAnswer::fault(Fault::BadKey), ScriptedAnswer::text("first")]).await;
     let second = server(vec![ScriptedAnswer::text("one"), ScriptedAnswer::text("two")]).await;
     let fallback = vec![format!("{}#second", second.base_url(Dialect::OpenAi))];
@@ -37,7 +37,7 @@ async fn a_model_that_failed_stands_back_for_a_while() {
 }
 
 #[tokio::test]
-async fn a_conversation_that_is_too_long_is_not_sent_elsewhere() {
+async fn a_context_overflow_is_not_retried_with_a_fallback() {
     let first = server(vec![ScriptedAnswer::fault(Fault::Overflow)]).await;
     let second = server(vec![ScriptedAnswer::text("never")]).await;
     let fallback = vec![format!("{}#second", second.base_url(Dialect::OpenAi))];
@@ -47,7 +47,7 @@ async fn a_conversation_that_is_too_long_is_not_sent_elsewhere() {
 }
 
 #[tokio::test]
-async fn a_model_that_cannot_be_reached_is_left_out() {
+async fn an_unreachable_model_is_skipped() {
     let second = server(vec![ScriptedAnswer::text("here")]).await;
     let settings = Settings {
         name: Some("http://127.0.0.1:9/v1".into()),
@@ -59,7 +59,7 @@ async fn a_model_that_cannot_be_reached_is_left_out() {
 }
 
 #[tokio::test]
-async fn of_two_errors_the_one_that_gives_hope_is_told() {
+async fn the_retryable_of_two_errors_is_returned() {
     let first =
         server(vec![ScriptedAnswer::fault(Fault::Status { status: 500, message: String::new() })]).await;
     let second = server(vec![ScriptedAnswer::fault(Fault::BadKey)]).await;

@@ -16,7 +16,7 @@ async fn error_of(dialect: Dialect, fault: Fault, silence: Duration) -> ModelErr
 }
 
 #[tokio::test]
-async fn every_fault_has_its_error_in_every_dialect() {
+async fn each_fault_maps_to_its_error_in_every_dialect() {
     let long = Duration::from_secs(20);
     for dialect in DIALECTS {
         for (fault, silence, code) in [
@@ -31,7 +31,7 @@ async fn every_fault_has_its_error_in_every_dialect() {
             (Fault::Cut { after_events: Some(0) }, long, "model_cut"),
             (Fault::MalformedEvent, long, "model_malformed"),
             (Fault::ErrorEvent, long, "model_server"),
-            (Fault::Silence { milliseconds: 30_000 }, Duration::from_millis(300), "model_silent"),
+            (Fault::Silence { milliseconds: 30_000 }, Duration::from_millis(300), "model_timeout"),
         ] {
             let error = error_of(dialect, fault.clone(), silence).await;
             assert_eq!(error.code(), code, "{dialect:?} {fault:?}: {error}");
@@ -49,7 +49,7 @@ async fn every_fault_has_its_error_in_every_dialect() {
 }
 
 #[tokio::test]
-async fn after_a_fault_the_answer_comes_with_a_word_between() {
+async fn a_retry_after_a_fault_is_announced_before_the_answer() {
     for dialect in DIALECTS {
         let fault = ScriptedAnswer::fault(Fault::Cut { after_events: Some(3) });
         let server = server(vec![fault, ScriptedAnswer::text("whole")]).await;
@@ -71,7 +71,7 @@ async fn after_a_fault_the_answer_comes_with_a_word_between() {
 }
 
 #[tokio::test]
-async fn what_broke_off_is_counted_and_paid() {
+async fn interrupted_attempts_are_counted_and_priced() {
     let fault = ScriptedAnswer {
         usage: Some(model::Usage { input: 1000, ..model::Usage::default() }),
         ..ScriptedAnswer::fault(Fault::Cut { after_events: None })
@@ -113,7 +113,7 @@ async fn a_dropped_stream_closes_the_connection() {
 }
 
 #[tokio::test]
-async fn nobody_at_the_address_is_told_as_such() {
+async fn an_unreachable_address_is_reported_as_such() {
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);

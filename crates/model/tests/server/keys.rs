@@ -27,7 +27,7 @@ async fn a_key_is_in_its_header_and_nowhere_else() {
 }
 
 #[tokio::test]
-async fn a_provider_that_repeats_the_key_does_not_get_it_into_an_error() {
+async fn a_key_echoed_by_a_provider_is_redacted_in_errors() {
     for dialect in DIALECTS {
         let message = format!("Incorrect API key provided: {KEY}. Find it at example.org");
         for fault in
@@ -43,7 +43,7 @@ async fn a_provider_that_repeats_the_key_does_not_get_it_into_an_error() {
 }
 
 #[tokio::test]
-async fn the_key_of_the_first_model_does_not_go_to_another() {
+async fn the_key_of_the_first_model_is_not_sent_to_fallbacks() {
     let first = server(vec![ScriptedAnswer::fault(Fault::BadKey)]).await;
     let second = server(vec![ScriptedAnswer::text("x")]).await;
     let fallback = vec![second.base_url(Dialect::OpenAi)];
@@ -59,7 +59,7 @@ fn a_key_prints_as_stars() {
 }
 
 #[tokio::test]
-async fn a_key_with_a_line_end_inside_is_refused_without_showing_it() {
+async fn a_key_with_a_line_break_is_rejected_without_printing_it() {
     let server = server(vec![]).await;
     let key = Some(Secret::new("two\nlines"));
     let model = model::connect(&Settings { key, ..settings(&server, Dialect::Anthropic) }).await.unwrap();

@@ -3,10 +3,10 @@
 
 mod answers;
 mod chain;
+mod discovery;
 mod faults;
-mod found;
 mod keys;
-mod kinds;
+mod local_servers;
 mod prompted;
 mod requests;
 mod support;

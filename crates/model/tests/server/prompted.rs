@@ -16,7 +16,7 @@ async fn prompted(server: &model::scripted::ScriptedServer) -> Arc<dyn Model> {
 const CALL: &str = r#"{"thought": "look", "tool": "read_file", "tool_input": {"path": "a.rs"}}"#;
 
 #[tokio::test]
-async fn tools_are_told_in_words_and_the_answer_is_held_to_a_schema() {
+async fn prompted_requests_describe_tools_and_use_a_schema() {
     let server = server(vec![ScriptedAnswer::text(CALL), ScriptedAnswer::text(r#"{"reply": "done"}"#)]).await;
     let model = prompted(&server).await;
     assert!(!model.limits().native_tools);
@@ -38,7 +38,7 @@ async fn tools_are_told_in_words_and_the_answer_is_held_to_a_schema() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_is_asked_for_again_and_both_are_counted() {
+async fn an_unusable_answer_is_requested_again_and_both_are_billed() {
     let usage = Some(model::Usage { input: 100, output: 10, ..model::Usage::default() });
     let broken =
         ScriptedAnswer { usage, ..ScriptedAnswer::text(r#"{"tool": "read_file", "tool_input": {"path": "#) };
@@ -52,7 +52,7 @@ async fn what_cannot_be_read_is_asked_for_again_and_both_are_counted() {
 }
 
 #[tokio::test]
-async fn what_stays_broken_is_given_as_it_is() {
+async fn an_answer_that_stays_unusable_is_returned_as_text() {
     let broken = || ScriptedAnswer::text("I use {braces} badly");
     let server = server(vec![broken(), broken(), broken()]).await;
     let (_, answer) = ask(prompted(&server).await.as_ref(), request("hello")).await.unwrap();
@@ -61,7 +61,7 @@ async fn what_stays_broken_is_given_as_it_is() {
 }
 
 #[tokio::test]
-async fn a_server_without_schemas_is_asked_in_words_alone() {
+async fn a_server_without_schema_support_gets_plain_prompts() {
     let refusal = Fault::Status { status: 400, message: "response_format is not supported".into() };
     let fenced =
         ScriptedAnswer::text("Sure:\n```json\n{'tool': 'read_file', 'tool_input': {'path': 'a.rs'},}\n```");
@@ -77,7 +77,7 @@ async fn a_server_without_schemas_is_asked_in_words_alone() {
 }
 
 #[tokio::test]
-async fn a_server_that_turns_out_to_have_no_calls_is_asked_in_another_way() {
+async fn a_server_that_rejects_native_calls_is_switched_to_prompted_calls() {
     let message =
         "\"auto\" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set".into();
     let server = server(vec![
@@ -93,7 +93,7 @@ async fn a_server_that_turns_out_to_have_no_calls_is_asked_in_another_way() {
 }
 
 #[tokio::test]
-async fn the_schema_allows_what_may_be_called() {
+async fn the_schema_allows_exactly_the_permitted_calls() {
     for (choice, allowed) in [
         (ToolChoice::Required, vec!["read_file", "list_files"]),
         (ToolChoice::Tool("list_files".into()), vec!["list_files"]),
@@ -117,12 +117,12 @@ fn calls_of(answer: &model::Answer) -> Vec<(&str, serde_json::Value)> {
 }
 
 /// Whether each request was constrained by a schema, as prompted requests are.
-fn held(server: &model::scripted::ScriptedServer) -> Vec<bool> {
+fn had_schema(server: &model::scripted::ScriptedServer) -> Vec<bool> {
     server.requests().iter().map(|request| request.body.get("response_format").is_some()).collect()
 }
 
 #[tokio::test]
-async fn calls_that_are_written_instead_of_made_count_and_at_last_change_the_way() {
+async fn repeated_text_calls_are_executed_and_switch_to_prompted_calls() {
     let written = "```json\n{\"name\": \"read_file\", \"arguments\": {\"path\": \"a.rs\"}}\n```\n\
                    ```json\n{\"name\": \"list_files\", \"arguments\": {\"path\": \"b\"}}\n```";
     let other = "<think>hm</think>\n<tool_call>\n{\"name\": \"read_file\", \"arguments\": {\"path\": \"a.rs\"}}\n</tool_call>";
@@ -134,11 +134,11 @@ async fn calls_that_are_written_instead_of_made_count_and_at_last_change_the_way
         assert_eq!(calls_of(&answer), [("read_file", json!({"path": "a.rs"}))]);
         assert_eq!(answer.stop_reason, StopReason::ToolCalls);
     }
-    assert_eq!(held(&server), [false, false, false, true]);
+    assert_eq!(had_schema(&server), [false, false, false, true]);
 }
 
 #[tokio::test]
-async fn a_call_that_words_quote_is_not_made() {
+async fn a_quoted_call_is_not_executed() {
     let call = r#"{"tool": "read_file", "tool_input": {"path": "a.rs"}}"#;
     let quotes = [
         format!("The page says {call} which I will not do."),
@@ -154,11 +154,11 @@ async fn a_call_that_words_quote_is_not_made() {
         let (_, answer) = ask(model.as_ref(), request("hello")).await.unwrap();
         assert_eq!((answer.text(), calls_of(&answer)), (text.clone(), Vec::new()));
     }
-    assert_eq!(held(&server), [false; 5]);
+    assert_eq!(had_schema(&server), [false; 5]);
 }
 
 #[tokio::test]
-async fn a_model_that_makes_calls_is_not_asked_in_text_whatever_it_writes() {
+async fn a_model_with_native_calls_is_never_switched_to_prompted_calls() {
     let made = ScriptedAnswer::calls(&[("list_files", json!({"path": "b"}))]);
     let mut answers = vec![made];
     answers.extend((0..6).map(|_| ScriptedAnswer::text(CALL)));
@@ -168,11 +168,11 @@ async fn a_model_that_makes_calls_is_not_asked_in_text_whatever_it_writes() {
         let (_, answer) = ask(model.as_ref(), request("hello")).await.unwrap();
         assert_eq!(answer.tool_calls().count(), 1);
     }
-    assert_eq!(held(&server), [false; 7]);
+    assert_eq!(had_schema(&server), [false; 7]);
 }
 
 #[tokio::test]
-async fn calls_that_are_made_count_also_where_they_were_asked_for_in_text() {
+async fn native_calls_count_for_prompted_models() {
     let both = ScriptedAnswer {
         text: "I look.".into(),
         ..ScriptedAnswer::calls(&[("list_files", json!({"path": "b"}))])

@@ -15,7 +15,7 @@ async fn body(dialect: Dialect, asked: model::ModelRequest) -> Value {
 }
 
 #[tokio::test]
-async fn a_conversation_with_everything_in_it_in_each_dialect() {
+async fn a_full_conversation_is_serialized_in_each_dialect() {
     for dialect in DIALECTS {
         let body = body(dialect, long_conversation()).await;
         insta::assert_json_snapshot!(format!("conversation_{dialect:?}").to_lowercase(), body);
@@ -41,7 +41,7 @@ async fn choices_and_schemas_in_each_dialect() {
 }
 
 #[tokio::test]
-async fn cache_marks_are_at_most_four_and_the_last_ones_count() {
+async fn at_most_four_cache_breakpoints_are_set_preferring_the_last() {
     let mut asked = long_conversation();
     for turn in 0..10 {
         asked.say(model::Message::assistant(vec![model::Part::Text(format!("answer {turn}"))]));
@@ -56,7 +56,7 @@ async fn cache_marks_are_at_most_four_and_the_last_ones_count() {
 }
 
 #[tokio::test]
-async fn pictures_become_words_for_a_model_without_eyes() {
+async fn images_become_text_for_models_without_vision() {
     // The server does not report vision support.
     let body = body(Dialect::OpenAi, long_conversation()).await.to_string();
     assert!(body.contains("that this model cannot see") && !body.contains("base64"), "{body}");
@@ -81,7 +81,7 @@ fn roles(body: &Value) -> (Vec<&str>, &Vec<Value>) {
 }
 
 #[tokio::test]
-async fn words_of_the_user_in_a_row_are_one_message() {
+async fn consecutive_user_messages_are_merged() {
     let mut asked = request("the task");
     asked.say(Message::user("the status"));
     let (body, picture) = (body(Dialect::OpenAi, asked.clone()).await, vec![1, 2, 3]);
@@ -96,7 +96,7 @@ async fn words_of_the_user_in_a_row_are_one_message() {
 }
 
 #[tokio::test]
-async fn mistral_gets_short_ids_and_no_word_of_the_user_after_results() {
+async fn mistral_gets_short_ids_and_no_user_message_after_results() {
     let server = server(vec![ScriptedAnswer::text("hi"), ScriptedAnswer::text("hi")]).await;
     let settings = Settings {
         name: Some("mistral/devstral-small-latest".into()),

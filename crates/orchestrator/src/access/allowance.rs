@@ -1,6 +1,6 @@
 //! Per-key limits, enforced against what the key's jobs currently use.
 
-use super::{AppliedCeilings, KeyId, KeyLimits, Submitter, Turn};
+use super::{AppliedCeilings, KeyId, KeyLimits, Submitter, UsageLock};
 use crate::clock::now_ms;
 use crate::error::OrchestratorError;
 use crate::orchestrator::{Orchestrator, RETRY_AFTER_S};
@@ -33,7 +33,7 @@ impl Orchestrator {
     }
 
     /// Ceilings of the caller this handle acts for.
-    pub(crate) fn own_ceilings(&self) -> AppliedCeilings {
+    pub(crate) fn caller_ceilings(&self) -> AppliedCeilings {
         self.ceilings_of(self.actor().and_then(|actor| actor.key.as_ref()))
     }
 
@@ -65,17 +65,17 @@ impl Orchestrator {
     pub(crate) async fn check_allowance(
         &self,
         submitter: Option<&Submitter>,
-    ) -> Result<Option<Turn>, OrchestratorError> {
+    ) -> Result<Option<UsageLock>, OrchestratorError> {
         let Some(id) = submitter.map(|submitter| &submitter.key) else { return Ok(None) };
         let limits = self.core.keys.limits(id);
         if limits.max_queued.is_none() && limits.dollars_per_day.is_none() {
             return Ok(None);
         }
-        let turn = self.core.keys.turn(id).await;
+        let usage_lock = self.core.keys.usage_lock(id).await;
         let used = self.core.store.key_use(id.clone(), now_ms() - DAY_MS).await?;
         match over(&limits, used) {
-            Some(what) => Err(OrchestratorError::KeyUsedUp { what, retry_after_s: RETRY_AFTER_S }),
-            None => Ok(Some(turn)),
+            Some(what) => Err(OrchestratorError::KeyQuotaExceeded { what, retry_after_s: RETRY_AFTER_S }),
+            None => Ok(Some(usage_lock)),
         }
     }
 
@@ -92,7 +92,7 @@ impl Orchestrator {
         }
         let used = self.core.store.key_use(id.clone(), now_ms() - DAY_MS).await?;
         match over(&limits, used) {
-            Some(what) => Err(OrchestratorError::KeyUsedUp { what, retry_after_s: RETRY_AFTER_S }),
+            Some(what) => Err(OrchestratorError::KeyQuotaExceeded { what, retry_after_s: RETRY_AFTER_S }),
             None => Ok(()),
         }
     }
@@ -102,21 +102,21 @@ impl Orchestrator {
     pub(crate) async fn check_sandbox_allowance(
         &self,
         submitter: Option<&Submitter>,
-    ) -> Result<Option<Turn>, OrchestratorError> {
+    ) -> Result<Option<UsageLock>, OrchestratorError> {
         let Some(id) = submitter.map(|submitter| &submitter.key) else { return Ok(None) };
-        let turn = self.core.keys.turn(id).await;
+        let usage_lock = self.core.keys.usage_lock(id).await;
         let used = self.core.store.key_use(id.clone(), now_ms() - DAY_MS).await?;
         let settings = self.core.settings();
         let most = SandboxShare {
             running: self.core.keys.running_limit(id, &settings.ceilings),
             sandboxes: self.core.keys.ceilings(id, &settings.ceilings).effective().sandboxes,
             all: settings.max_sandboxes,
-            free: settings.max_sandboxes.saturating_sub(self.core.live.count_sandbox_places()),
+            free: settings.max_sandboxes.saturating_sub(self.core.live.count_sandbox_slots()),
             is_shared: self.core.keys.count() > 1,
         };
         match most.refusal(used) {
-            Some(what) => Err(OrchestratorError::KeyUsedUp { what, retry_after_s: RETRY_AFTER_S }),
-            None => Ok(Some(turn)),
+            Some(what) => Err(OrchestratorError::KeyQuotaExceeded { what, retry_after_s: RETRY_AFTER_S }),
+            None => Ok(Some(usage_lock)),
         }
     }
 }
@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_used_up_is_named() {
+    fn key_limit_errors_name_the_exhausted_limit() {
         let used = KeyUse { queued: 3, running: 1, sandboxes: 0, nanodollars: 2_500_000_000 };
         assert_eq!(over(&KeyLimits::default(), used), None);
         let queue = KeyLimits { max_queued: Some(3), ..KeyLimits::default() };
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn no_key_takes_all_sandboxes() {
+    fn one_key_cannot_take_all_sandboxes() {
         let share = |free| SandboxShare { running: None, sandboxes: None, all: 100, free, is_shared: true };
         let holds = |sandboxes| KeyUse { sandboxes, running: sandboxes, ..KeyUse::default() };
         let taken = |others: u32| {

@@ -203,14 +203,14 @@ impl AppliedCeilings {
             };
         Ok(Limits {
             memory_mib: bound(limits.memory_mib, "memory_mib", |set| set.memory_mib)?,
-            cpu_millis: self.bound_cpus(limits.cpu_millis)?,
+            cpu_millis: self.clamp_cpus(limits.cpu_millis)?,
             pids: bound(limits.pids, "pids", |set| set.pids)?,
             open_files: bound(limits.open_files, "open_files", |set| set.open_files)?,
             disk_mib: bound(limits.disk_mib, "disk_mib", |set| set.disk_mib)?,
         })
     }
 
-    fn bound_cpus(&self, limit: Limit) -> Result<Limit, InvalidField> {
+    fn clamp_cpus(&self, limit: Limit) -> Result<Limit, InvalidField> {
         let Some((most, origin)) = self.find(|set| set.cpus) else { return Ok(limit) };
         let most_millis = cpu_millis("limits.max.cpus", most)?;
         match limit {
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_comes_before_its_role_and_a_role_before_everybody() {
+    fn key_ceilings_override_role_ceilings_override_server_ceilings() {
         let memory = |role, key| rules().of(role, key).effective().memory_mib;
         assert_eq!(memory(None, None), Some(1000));
         assert_eq!(memory(Some(Role::Operator), Some("other")), Some(1000));
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_above_is_refused_with_the_place_where_it_can_be_raised() {
+    fn values_above_a_ceiling_are_refused_naming_the_config_entry() {
         let problem = |role, key, limits| rules().of(role, key).bound(limits).unwrap_err().to_string();
         assert_eq!(
             problem(None, None, asked(1001)),
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_lowered_and_what_fits_is_kept() {
+    fn ceilings_lower_defaults_and_keep_explicit_values_that_fit() {
         let bounded = rules().of(None, None).bound(Limits::default()).unwrap();
         assert_eq!(bounded.memory_mib, Limit::Default(1000));
         assert_eq!(bounded.cpu_millis, Limit::Default(1500));
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn cpus_are_a_number_in_range() {
+    fn cpus_must_be_a_number_in_range() {
         assert_eq!(cpu_millis("cpus", 0.29), Ok(290));
         for wrong in [f64::NAN, f64::INFINITY, -1.0, 0.0, 0.000_001, 1024.1, 1e300] {
             let told = cpu_millis("limits.cpus", wrong).unwrap_err().to_string();
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_ceilings_are_named() {
+    fn invalid_ceilings_name_the_field() {
         for (ceilings, field) in [
             (Ceilings { memory_mib: Some(1), ..Ceilings::default() }, "memory_mib"),
             (Ceilings { cpus: Some(f64::NAN), ..Ceilings::default() }, "cpus"),

@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGua
 
 use tokio::sync::watch;
 
-use super::people::{PERSON_PREFIX, People};
+use super::oidc_users::{OIDC_ID_PREFIX, OidcUsers};
 use super::{AppliedCeilings, CeilingRules, Key, KeyId, KeyLimits, NewKey, Role, Token};
 use crate::clock::now_ms;
+use crate::data_folder::DataFolder;
 use crate::error::OrchestratorError;
-use crate::folder::DataFolder;
 use crate::ids::JobId;
 use crate::orchestrator::Orchestrator;
 use crate::request::{InvalidField, invalid};
@@ -39,24 +39,24 @@ const RESERVED_NAMES: [&str; 16] = [
     "job",
 ];
 /// Upper bound for count limits; to allow more, leave the limit out.
-const MOST_COUNTED: u32 = 1_000_000;
+const MAX_COUNT_LIMIT: u32 = 1_000_000;
 
 /// The keys by the digest of their secret, and by id.
 #[derive(Debug, Default)]
 pub(crate) struct KeyRing {
     keys: RwLock<Keys>,
     /// Whether authentication is required even without keys, because users can log in through OIDC.
-    is_required: AtomicBool,
+    is_oidc_enabled: AtomicBool,
     /// Whether there has ever been a key. A running server that required keys never goes back to open access.
-    is_closed: AtomicBool,
+    has_had_keys: AtomicBool,
     /// Held from reading the keys until the change to them is stored.
     changing: tokio::sync::Mutex<()>,
     /// Counts the changes to credentials, so that open connections re-check theirs.
     changes: watch::Sender<u64>,
     /// Users who log in through OIDC.
-    pub(super) people: People,
+    pub(super) people: OidcUsers,
     /// Per key with limits: held from checking its usage until the new usage counts.
-    turns: Mutex<HashMap<KeyId, Arc<tokio::sync::Mutex<()>>>>,
+    usage_locks: Mutex<HashMap<KeyId, Arc<tokio::sync::Mutex<()>>>>,
 }
 
 #[derive(Debug, Default)]
@@ -75,9 +75,9 @@ impl KeyRing {
     }
 
     /// Restores the users that an earlier server process has stored.
-    pub(crate) fn know_people(&self, people: Vec<(KeyId, Role)>) {
+    pub(crate) fn restore_oidc_users(&self, people: Vec<(KeyId, Role)>) {
         for (id, role) in people {
-            self.people.meet(&id, role);
+            self.people.remember_role(&id, role);
         }
     }
 
@@ -143,14 +143,14 @@ impl KeyRing {
     }
 
     /// Waits until no other request is taking more for this key.
-    pub(super) async fn turn(&self, id: &KeyId) -> Turn {
+    pub(super) async fn usage_lock(&self, id: &KeyId) -> UsageLock {
         let lock = {
-            let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut usage_locks = self.usage_locks.lock().unwrap_or_else(PoisonError::into_inner);
             // A lock that only the map references has no holder and no waiter.
-            turns.retain(|_, lock| Arc::strong_count(lock) > 1);
-            Arc::clone(turns.entry(id.clone()).or_default())
+            usage_locks.retain(|_, lock| Arc::strong_count(lock) > 1);
+            Arc::clone(usage_locks.entry(id.clone()).or_default())
         };
-        Turn(lock.lock_owned().await)
+        UsageLock(lock.lock_owned().await)
     }
 
     fn add(&self, digest: [u8; 32], key: Arc<Key>) {
@@ -158,7 +158,7 @@ impl KeyRing {
         keys.by_id.insert(key.id.clone(), Arc::clone(&key));
         keys.by_digest.insert(digest, key);
         drop(keys);
-        self.is_closed.store(true, Ordering::Relaxed);
+        self.has_had_keys.store(true, Ordering::Relaxed);
         self.changed();
     }
 
@@ -177,26 +177,26 @@ impl KeyRing {
 }
 
 /// One key's exclusive right to take more. Other requests with the same key wait until it is dropped.
-pub(crate) struct Turn(#[expect(dead_code, reason = "held, not read")] tokio::sync::OwnedMutexGuard<()>);
+pub(crate) struct UsageLock(#[expect(dead_code, reason = "held, not read")] tokio::sync::OwnedMutexGuard<()>);
 
 impl Orchestrator {
     /// Whether callers must authenticate.
     #[must_use]
-    pub fn needs_keys(&self) -> bool {
-        self.core.keys.is_closed.load(Ordering::Relaxed) || self.knows_people()
+    pub fn requires_authentication(&self) -> bool {
+        self.core.keys.has_had_keys.load(Ordering::Relaxed) || self.has_oidc_login()
     }
 
     /// Requires authentication from now on, even without keys: users can log in through OIDC and get the limits of
     /// their role.
-    pub fn admit_people(&self, limits: BTreeMap<Role, KeyLimits>) {
+    pub fn enable_oidc_login(&self, limits: BTreeMap<Role, KeyLimits>) {
         self.core.keys.people.bound(limits);
-        self.core.keys.is_required.store(true, Ordering::Relaxed);
+        self.core.keys.is_oidc_enabled.store(true, Ordering::Relaxed);
     }
 
     /// Whether users can log in through OIDC.
     #[must_use]
-    pub fn knows_people(&self) -> bool {
-        self.core.keys.is_required.load(Ordering::Relaxed)
+    pub fn has_oidc_login(&self) -> bool {
+        self.core.keys.is_oidc_enabled.load(Ordering::Relaxed)
     }
 
     /// Changes whenever a key is added or revoked, a login ends or a shared link is revoked.
@@ -346,7 +346,7 @@ fn check(new: &NewKey) -> Result<(), InvalidField> {
         return Err(invalid("name", problem));
     }
     // Keys are looked up by name or id, so no name may be the id of another key or look like that of a user.
-    if new.name.parse::<JobId>().is_ok() || new.name.starts_with(PERSON_PREFIX) {
+    if new.name.parse::<JobId>().is_ok() || new.name.starts_with(OIDC_ID_PREFIX) {
         let problem = format!("`{}` looks like the id of a key; use another name", new.name);
         return Err(invalid("name", problem));
     }
@@ -374,8 +374,8 @@ pub fn check_limits(limits: &KeyLimits) -> Result<(), InvalidField> {
         ("limits.requests_per_second", requests_per_second),
     ];
     for (field, count) in counts {
-        if count.is_some_and(|count| count > MOST_COUNTED) {
-            return Err(invalid(field, format!("at most {MOST_COUNTED}; leave it out for no limit")));
+        if count.is_some_and(|count| count > MAX_COUNT_LIMIT) {
+            return Err(invalid(field, format!("at most {MAX_COUNT_LIMIT}; leave it out for no limit")));
         }
     }
     if dollars_per_day.is_some_and(|dollars| !dollars.is_finite() || dollars < 0.0) {
@@ -389,7 +389,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_logs_use_for_others_are_refused_by_name() {
+    fn reserved_key_names_are_refused() {
         let check = |name: &str| {
             let new = NewKey { name: name.into(), role: Role::Viewer, limits: KeyLimits::default() };
             check(&new).map_err(|refused| refused.problem)

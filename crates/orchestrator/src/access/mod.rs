@@ -6,9 +6,9 @@
 mod allowance;
 mod ceilings;
 mod keyring;
-mod people;
+mod logins;
+mod oidc_users;
 mod seal;
-mod sessions;
 mod shares;
 mod token;
 
@@ -18,17 +18,17 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::written::only_object;
+use crate::request_serde::required_object;
 
 pub use allowance::KeyUse;
 pub use ceilings::{AppliedCeilings, CeilingRules, Ceilings, cpu_millis};
-pub(crate) use keyring::{KeyRing, Turn};
+pub(crate) use keyring::{KeyRing, UsageLock};
 pub use keyring::{StoredKeys, check_limits};
-pub use people::PERSON_PREFIX;
+pub(crate) use logins::EndedSessions;
+pub use logins::{Session, SessionId};
+pub use oidc_users::OIDC_ID_PREFIX;
 pub(crate) use seal::Seal;
-pub use seal::SealedFor;
-pub(crate) use sessions::EndedSessions;
-pub use sessions::{Session, SessionId};
+pub use seal::SealPurpose;
 pub(crate) use shares::Shares;
 pub use shares::{NewSharedLink, ShareId, SharedLink};
 pub use token::Token;
@@ -152,7 +152,7 @@ pub struct NewKey {
     /// What it may do.
     pub role: Role,
     /// What it may use.
-    #[serde(default, deserialize_with = "only_object")]
+    #[serde(default, deserialize_with = "required_object")]
     pub limits: KeyLimits,
 }
 
@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn roles_are_read_by_name() {
+    fn roles_parse_from_their_names() {
         for role in Role::ALL {
             assert_eq!(role.name().parse(), Ok(role));
         }

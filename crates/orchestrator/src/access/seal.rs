@@ -19,7 +19,7 @@ const KEY_BYTES: usize = 32;
 
 /// What a sealed text is for. A text sealed for another purpose is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SealedFor {
+pub enum SealPurpose {
     /// A logged-in user: the text is the id of the login and the user it belongs to.
     Session,
     /// A login through OIDC in progress: the text is what the browser must send back.
@@ -43,12 +43,12 @@ impl Seal {
         Ok(Self(hmac::Key::new(hmac::HMAC_SHA256, &bytes)))
     }
 
-    fn write(&self, purpose: SealedFor, text: &str, until_ms: i64) -> String {
+    fn write(&self, purpose: SealPurpose, text: &str, until_ms: i64) -> String {
         let tag = hmac::sign(&self.0, covered(purpose, text, until_ms).as_bytes());
         format!("{text}.{until_ms}.{}", hex(tag.as_ref()))
     }
 
-    fn read(&self, purpose: SealedFor, sealed: &str, now_ms: i64) -> Option<(String, i64)> {
+    fn read(&self, purpose: SealPurpose, sealed: &str, now_ms: i64) -> Option<(String, i64)> {
         let (rest, tag) = sealed.rsplit_once('.')?;
         let (text, until) = rest.rsplit_once('.')?;
         let until_ms: i64 = until.parse().ok()?;
@@ -58,7 +58,7 @@ impl Seal {
     }
 }
 
-fn covered(purpose: SealedFor, text: &str, until_ms: i64) -> String {
+fn covered(purpose: SealPurpose, text: &str, until_ms: i64) -> String {
     format!("{purpose:?}\n{until_ms}\n{text}")
 }
 
@@ -89,20 +89,20 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
 impl Orchestrator {
     /// Seals a text. Only this server can create it, and [`Orchestrator::unseal`] returns it until it expires.
     #[must_use]
-    pub fn seal(&self, purpose: SealedFor, text: &str, lasts: std::time::Duration) -> String {
+    pub fn seal(&self, purpose: SealPurpose, text: &str, lasts: std::time::Duration) -> String {
         let lasts_ms = i64::try_from(lasts.as_millis()).unwrap_or(i64::MAX);
         self.core.seal.write(purpose, text, now_ms().saturating_add(lasts_ms))
     }
 
     /// The sealed text, if this server sealed it for this purpose and it has not expired.
     #[must_use]
-    pub fn unseal(&self, purpose: SealedFor, sealed: &str) -> Option<String> {
+    pub fn unseal(&self, purpose: SealPurpose, sealed: &str) -> Option<String> {
         self.unseal_until(purpose, sealed).map(|(text, _)| text)
     }
 
     /// Like [`Orchestrator::unseal`], with the expiry in milliseconds since 1970.
     #[must_use]
-    pub fn unseal_until(&self, purpose: SealedFor, sealed: &str) -> Option<(String, i64)> {
+    pub fn unseal_until(&self, purpose: SealPurpose, sealed: &str) -> Option<(String, i64)> {
         self.core.seal.read(purpose, sealed, now_ms())
     }
 }
@@ -112,25 +112,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sealed_text_is_read_back_until_its_time_is_over() {
+    fn sealed_text_is_valid_until_it_expires() {
         let folder = tempfile::tempdir().unwrap();
-        let sealed = Seal::open(folder.path()).unwrap().write(SealedFor::Session, "some.key", 1000);
+        let sealed = Seal::open(folder.path()).unwrap().write(SealPurpose::Session, "some.key", 1000);
         let again = Seal::open(folder.path()).unwrap();
-        assert_eq!(again.read(SealedFor::Session, &sealed, 999), Some(("some.key".into(), 1000)));
-        assert_eq!(again.read(SealedFor::Session, &sealed, 1000), None, "its time is over");
-        assert_eq!(again.read(SealedFor::Link, &sealed, 999), None, "it was made for something else");
+        assert_eq!(again.read(SealPurpose::Session, &sealed, 999), Some(("some.key".into(), 1000)));
+        assert_eq!(again.read(SealPurpose::Session, &sealed, 1000), None, "its time is over");
+        assert_eq!(again.read(SealPurpose::Link, &sealed, 999), None, "it was made for something else");
     }
 
     #[test]
-    fn what_was_changed_or_made_elsewhere_is_refused() {
+    fn forged_or_tampered_seals_are_refused() {
         let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let seal = Seal::open(one.path()).unwrap();
-        let sealed = seal.write(SealedFor::Link, "job/desktop", 1000);
+        let sealed = seal.write(SealPurpose::Link, "job/desktop", 1000);
         for changed in [sealed.replace("desktop", "jupyter"), sealed.replace(".1000.", ".9999."), "x".into()]
         {
-            assert_eq!(seal.read(SealedFor::Link, &changed, 0), None, "{changed}");
+            assert_eq!(seal.read(SealPurpose::Link, &changed, 0), None, "{changed}");
         }
-        assert_eq!(Seal::open(other.path()).unwrap().read(SealedFor::Link, &sealed, 0), None);
-        assert_eq!(seal.read(SealedFor::Link, "a.1.0é", 0), None);
+        assert_eq!(Seal::open(other.path()).unwrap().read(SealPurpose::Link, &sealed, 0), None);
+        assert_eq!(seal.read(SealPurpose::Link, "a.1.0é", 0), None);
     }
 }

@@ -14,7 +14,7 @@ use crate::ids::JobId;
 use crate::orchestrator::Orchestrator;
 
 /// Maximum number of valid links per job.
-const MOST_OF_A_JOB: usize = 200;
+const MAX_LINKS_PER_JOB: usize = 200;
 
 /// Identifies a link; does not grant access.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -115,8 +115,8 @@ impl Orchestrator {
     /// The job has too many links, or the store fails.
     pub async fn add_share(&self, new: NewSharedLink) -> Result<SharedLink, OrchestratorError> {
         let NewSharedLink { job, view, may_use, by, session, until_ms } = new;
-        if self.core.shares.of_job(job, now_ms()).len() >= MOST_OF_A_JOB {
-            return Err(OrchestratorError::TooManyShares { job, most: MOST_OF_A_JOB });
+        if self.core.shares.of_job(job, now_ms()).len() >= MAX_LINKS_PER_JOB {
+            return Err(OrchestratorError::TooManyShares { job, most: MAX_LINKS_PER_JOB });
         }
         let id = ShareId(Uuid::new_v4().simple().to_string());
         let link = SharedLink { id, job, view, may_use, by, session, created_ms: now_ms(), until_ms };
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn the_links_of_a_job_are_listed_newest_first_until_they_end() {
+    fn shared_links_are_listed_newest_first_until_they_expire() {
         let (job, other) = (JobId::generate(), JobId::generate());
         let shares =
             Shares::new(vec![link("old", job, 1, 100), link("else", other, 2, 100), link("new", job, 3, 50)]);

@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_are_long_different_and_not_printed() {
+    fn tokens_are_unique_and_hidden_in_debug_output() {
         let (one, other) = (Token::generate(), Token::generate());
         assert_ne!(one, other);
         assert_eq!(Token::parse(one.reveal()), Some(one.clone()));
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_a_token_is_none() {
+    fn malformed_tokens_are_rejected() {
         let good = Token::generate();
         let upper = good.reveal().to_uppercase();
         let long = format!("{}0", good.reveal());

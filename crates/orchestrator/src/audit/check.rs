@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::file_digests::{FileAudit, FileState};
 use super::head::{MAX_UNSIGNED_MS, SignedHead, hex};
-use super::stored::{FileAudit, FileState};
 use super::tombstone::Tombstone;
 use super::trust::TrustedKeys;
 use crate::ids::{JobId, Sequence};
 use crate::store::{Link, digest};
 
 /// Maximum number of faults reported per job; the first ones say the most.
-const MOST_FAULTS: usize = 20;
+const MAX_FAULTS: usize = 20;
 
 /// What the check of a data folder found.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
@@ -56,11 +56,9 @@ pub struct JobAudit {
     pub faults: Vec<String>,
 }
 
-/// Which removals of heads the check of a job would have found.
+/// Which removals of heads the check of a job would have found, besides those of a head between others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 pub struct HeadsChecked {
-    /// Those of a head between others. Not where heads are of a version before they were chained.
-    pub between: bool,
     /// Those of the newest, up to this event: the newest that a head kept elsewhere covers. Absent where none was kept: nothing in
     /// the folder can tell of newest heads that were removed together with the events that they cover.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -77,7 +75,7 @@ impl JobAudit {
             kept_heads: 0,
             signed_until: 0,
             unsigned_events: 0,
-            heads_checked: HeadsChecked { between: true, newest_until: None },
+            heads_checked: HeadsChecked { newest_until: None },
             deletion: None,
             files: Vec::new(),
             faults: Vec::new(),
@@ -95,7 +93,7 @@ impl JobAudit {
         let mut faults = Vec::new();
         if let Some(tombstone) = &deletion {
             faults.extend(tombstone.fault(trusted));
-            faults.extend(kept.iter().filter_map(|head| tombstone.fault_beside(head)).take(MOST_FAULTS));
+            faults.extend(kept.iter().filter_map(|head| tombstone.contradiction_with(head)).take(MAX_FAULTS));
         } else {
             let newest = kept.iter().map(|head| head.sequence).max().unwrap_or_default();
             faults.push(format!(
@@ -137,7 +135,7 @@ pub(crate) struct Row {
 }
 
 /// What the check needs to know beside the events themselves.
-pub(crate) struct End {
+pub(crate) struct LogEnd {
     /// The next sequence number, according to the job's row.
     pub(crate) next_sequence: Sequence,
     /// The hash of the last event, according to the job's row.
@@ -161,7 +159,7 @@ pub(crate) struct Checker {
     kept: Vec<SignedHead>,
     trusted: TrustedKeys,
     /// The event kinds whose payloads retention has dropped.
-    may_lack: fn(&str) -> bool,
+    is_droppable: fn(&str) -> bool,
 }
 
 impl Checker {
@@ -170,7 +168,7 @@ impl Checker {
         stored: Vec<SignedHead>,
         kept: Vec<SignedHead>,
         trusted: &TrustedKeys,
-        may_lack: fn(&str) -> bool,
+        is_droppable: fn(&str) -> bool,
     ) -> Self {
         let wanted = stored.iter().chain(&kept).map(|head| (head.sequence, None)).collect();
         let following =
@@ -186,12 +184,12 @@ impl Checker {
             stored,
             kept,
             trusted: trusted.clone(),
-            may_lack,
+            is_droppable,
         }
     }
 
     fn fault(&mut self, text: String) {
-        if self.audit.faults.len() < MOST_FAULTS {
+        if self.audit.faults.len() < MAX_FAULTS {
             self.audit.faults.push(text);
         }
     }
@@ -209,7 +207,7 @@ impl Checker {
                 self.fault(format!("event {}: its payload was changed", row.sequence));
             }
             Ok(Some(_)) => {}
-            Ok(None) if (self.may_lack)(&row.kind) => self.audit.dropped_payloads += 1,
+            Ok(None) if (self.is_droppable)(&row.kind) => self.audit.dropped_payloads += 1,
             Ok(None) => {
                 self.fault(format!("event {}: its payload was removed, and not by retention", row.sequence));
             }
@@ -243,8 +241,8 @@ impl Checker {
     }
 
     /// Compares the end of the log with the job's row, and the whole log with the heads.
-    pub(crate) fn finish(mut self, end: &End) -> JobAudit {
-        let End { next_sequence, head_hash, .. } = end;
+    pub(crate) fn finish(mut self, end: &LogEnd) -> JobAudit {
+        let LogEnd { next_sequence, head_hash, .. } = end;
         if *next_sequence != self.audit.events + 1 {
             let (last, events) = (next_sequence.saturating_sub(1), self.audit.events);
             self.fault(format!("the job has had {last} events, and the last one that is there is {events}"));
@@ -284,9 +282,7 @@ impl Checker {
         for head in stored {
             let SignedHead { sequence, number, previous, .. } = head;
             let due = before.map_or(0, |head| head.number) + 1;
-            if *number == 0 && due == 1 {
-                self.audit.heads_checked.between = false;
-            } else if *number > due {
+            if *number > due {
                 let last = number - 1;
                 self.fault(format!(
                     "before the signed head of event {sequence} heads {due} to {last} are missing"
@@ -302,7 +298,7 @@ impl Checker {
 
     /// A head always covers the last events of a finished job; those of an unfinished one may be uncovered only while
     /// they are new. Must be called after the heads of the database, and no others, have been compared.
-    fn check_tail(&mut self, end: &End) {
+    fn check_tail(&mut self, end: &LogEnd) {
         let (events, signed) = (self.audit.events, self.audit.signed_until);
         if signed >= events {
             return;

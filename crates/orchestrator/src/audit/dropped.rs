@@ -13,8 +13,8 @@ pub(crate) struct DropStatement {
     pub(crate) job: JobId,
     /// In milliseconds since 1970.
     pub(crate) time_ms: i64,
-    /// What was derived from the payloads; `None` in statements of earlier versions.
-    pub(crate) derived: Option<DerivedDigests>,
+    /// What was derived from the payloads.
+    pub(crate) derived: DerivedDigests,
     /// Public key (Ed25519), in hexadecimal.
     pub(crate) key: String,
     /// In hexadecimal.
@@ -39,9 +39,7 @@ impl DropStatement {
     /// The bytes that the signature covers.
     pub(crate) fn message(&self) -> Vec<u8> {
         let Self { job, time_ms, derived, .. } = self;
-        let Some(DerivedDigests { sequence, view, network_bytes, network_sha256 }) = derived else {
-            return format!("caisson-dropped-1\n{job}\n{time_ms}\n").into_bytes();
-        };
+        let DerivedDigests { sequence, view, network_bytes, network_sha256 } = derived;
         let view = view.as_deref().unwrap_or("-");
         format!(
             "caisson-dropped-2\n{job}\n{time_ms}\n{sequence}\n{view}\n{network_bytes}\n{network_sha256}\n"

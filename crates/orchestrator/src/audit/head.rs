@@ -21,8 +21,7 @@ pub struct SignedHead {
     pub sequence: Sequence,
     /// Its hash, in hexadecimal.
     pub hash: String,
-    /// Its position among the heads of the job, from 1; 0 where it is of a version before heads were chained.
-    #[serde(default, skip_serializing_if = "is_unchained")]
+    /// Its position among the heads of the job, from 1.
     pub number: u64,
     /// SHA-256 of what the signature of the head before covers, in hexadecimal; absent in the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -40,9 +39,6 @@ impl SignedHead {
     #[must_use]
     pub fn message(&self) -> Vec<u8> {
         let Self { job, sequence, hash, number, previous, time_ms, .. } = self;
-        if is_unchained(number) {
-            return format!("caisson-head-1\n{job}\n{sequence}\n{hash}\n{time_ms}\n").into_bytes();
-        }
         let previous = previous.as_deref().unwrap_or("-");
         format!("caisson-head-2\n{job}\n{sequence}\n{hash}\n{number}\n{previous}\n{time_ms}\n").into_bytes()
     }
@@ -58,11 +54,6 @@ impl SignedHead {
     pub fn is_signed(&self) -> bool {
         is_signature(&self.key, &self.signature, &self.message())
     }
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands out references")]
-fn is_unchained(number: &u64) -> bool {
-    *number == 0
 }
 
 /// Whether `signature` is a signature of `message` by `key`, both in hexadecimal.
@@ -88,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hexadecimal_is_read_and_what_is_none_is_not() {
+    fn from_hex_accepts_only_valid_hexadecimal() {
         assert_eq!(from_hex("0aff"), Some(vec![10, 255]));
         assert_eq!((from_hex("0"), from_hex("0g"), from_hex("é")), (None, None, None));
     }

@@ -75,14 +75,6 @@ impl SigningKey {
         head
     }
 
-    /// A head as signed by versions that did not chain heads yet.
-    #[cfg(test)]
-    pub(crate) fn sign_unchained(&self, job: JobId, end: (Sequence, &[u8])) -> SignedHead {
-        let mut head = SignedHead { number: 0, previous: None, ..self.sign(job, end, None) };
-        head.signature = hex(self.pair.sign(&head.message()).as_ref());
-        head
-    }
-
     /// Signs that a job was deleted whose log ended with this event.
     pub(crate) fn sign_deletion(
         &self,
@@ -109,7 +101,7 @@ impl SigningKey {
         let mut statement = DropStatement {
             job,
             time_ms: now_ms(),
-            derived: Some(derived),
+            derived,
             key: self.public.clone(),
             signature: String::new(),
         };
@@ -142,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_made_once_and_its_signature_holds_for_what_it_signed_alone() {
+    fn signing_key_is_created_once_and_signatures_cover_every_field() {
         let folder = tempfile::tempdir().unwrap();
         let job = JobId::generate();
         let first = SigningKey::of(folder.path()).unwrap().sign(job, (3, b"hash"), None);
@@ -173,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_was_replaced_still_counts() {
+    fn replaced_signing_keys_stay_trusted() {
         let folder = tempfile::tempdir().unwrap();
         let old = SigningKey::of(folder.path()).unwrap().public;
         fs::remove_file(folder.path().join(SECRET_KEY_FILE)).unwrap();
@@ -184,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_key_is_refused_by_name() {
+    fn damaged_signing_key_is_refused_naming_the_file() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join(SECRET_KEY_FILE), "no key").unwrap();
         let error = SigningKey::of(folder.path()).err().unwrap().to_string();

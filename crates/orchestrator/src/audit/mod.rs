@@ -8,23 +8,23 @@
 
 mod check;
 mod dropped;
+mod external_records;
+mod file_digests;
 mod head;
-mod kept;
 mod key;
-mod stored;
 mod tombstone;
 mod trust;
 
 pub use check::{AuditReport, HeadsChecked, JobAudit};
-pub(crate) use check::{Checker, End, Row};
+pub(crate) use check::{Checker, LogEnd, Row};
 pub(crate) use dropped::{DerivedDigests, DropStatement};
+pub use external_records::ExternalRecords;
+pub(crate) use file_digests::{FILE_LIST, NETWORK_LIST, NetworkCheck, NetworkFile};
+pub use file_digests::{FileAudit, FileState, StoredFile};
 pub(crate) use head::MAX_UNSIGNED_MS;
 pub use head::SignedHead;
-pub use kept::Kept;
 pub use key::PUBLIC_KEY_FILE;
 pub(crate) use key::SigningKey;
-pub(crate) use stored::{FILE_LIST, NETWORK_LIST, NetworkCheck, NetworkFile};
-pub use stored::{FileAudit, FileState, StoredFile};
 pub use tombstone::Tombstone;
 pub use trust::TrustedKeys;
 pub(crate) use trust::trust_old_keys;
@@ -32,10 +32,10 @@ pub(crate) use trust::trust_old_keys;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use crate::driver::copy_covered;
+use crate::data_folder::DataFolder;
+use crate::driver::copy_redacted;
 use crate::error::OrchestratorError;
 use crate::event::Event;
-use crate::folder::DataFolder;
 use crate::ids::JobId;
 use crate::orchestrator::Orchestrator;
 use crate::store::AuditReader;
@@ -49,7 +49,7 @@ use crate::store::AuditReader;
 pub fn verify_audit(
     data: &Path,
     job: Option<JobId>,
-    kept: &Kept,
+    kept: &ExternalRecords,
     trusted: &TrustedKeys,
 ) -> Result<AuditReport, OrchestratorError> {
     let reader = AuditReader::open(data)?;
@@ -81,7 +81,7 @@ pub fn verify_audit(
 fn verify_job(
     (data, reader): (&Path, &AuditReader),
     job: JobId,
-    kept: &Kept,
+    kept: &ExternalRecords,
     trusted: &TrustedKeys,
 ) -> Result<JobAudit, OrchestratorError> {
     let heads = kept.of(job);
@@ -90,7 +90,9 @@ fn verify_job(
         let audit = reader.check(job, &heads, trusted, NetworkFile::of(&folder))?;
         // An unreadable log is already reported as a fault.
         let stored = reader.stored_files(job).ok().flatten();
-        return Ok(stored.map_or(audit.clone(), |stored| audit.with_files(stored::look(&folder, &stored))));
+        return Ok(
+            stored.map_or(audit.clone(), |stored| audit.with_files(file_digests::look(&folder, &stored)))
+        );
     }
     // Prefer the statement in the database. Someone who removed that one as well could not remove what was kept
     // elsewhere.
@@ -106,7 +108,7 @@ fn verify_job(
 ///
 /// # Errors
 /// No job matches, or more than one does.
-pub fn find_audited(data: &Path, typed: &str, kept: &Kept) -> Result<JobId, OrchestratorError> {
+pub fn find_job_id(data: &Path, typed: &str, kept: &ExternalRecords) -> Result<JobId, OrchestratorError> {
     let typed = typed.to_ascii_lowercase();
     let fits = |job: &JobId| {
         let id = job.to_string();
@@ -132,13 +134,13 @@ pub fn find_audited(data: &Path, typed: &str, kept: &Kept) -> Result<JobId, Orch
 ///
 /// # Errors
 /// The database cannot be read, or there is no such job.
-pub fn export_heads(data: &Path, job: JobId) -> Result<Kept, OrchestratorError> {
+pub fn export_heads(data: &Path, job: JobId) -> Result<ExternalRecords, OrchestratorError> {
     let reader = AuditReader::open(data)?;
     if reader.has(job)? {
-        return Ok(Kept { heads: reader.heads(job)?, tombstones: Vec::new() });
+        return Ok(ExternalRecords { heads: reader.heads(job)?, tombstones: Vec::new() });
     }
     match reader.tombstone(job)? {
-        Some(tombstone) => Ok(Kept { heads: Vec::new(), tombstones: vec![tombstone] }),
+        Some(tombstone) => Ok(ExternalRecords { heads: Vec::new(), tombstones: vec![tombstone] }),
         None => Err(OrchestratorError::NoJob(job)),
     }
 }
@@ -152,9 +154,9 @@ pub fn export_deletions(data: &Path) -> Result<Vec<Tombstone>, OrchestratorError
 ///
 /// # Errors
 /// The database cannot be read, or there is no such job.
-pub fn deeds_of(data: &Path, job: JobId) -> Result<Vec<Event>, OrchestratorError> {
+pub fn user_actions_of(data: &Path, job: JobId) -> Result<Vec<Event>, OrchestratorError> {
     let reader = AuditReader::open(data)?;
-    if reader.has(job)? { reader.deeds(job) } else { Err(OrchestratorError::NoJob(job)) }
+    if reader.has(job)? { reader.user_actions(job) } else { Err(OrchestratorError::NoJob(job)) }
 }
 
 impl Orchestrator {
@@ -189,8 +191,9 @@ impl Orchestrator {
                     return Ok(live);
                 }
                 let copy = kept.with_extension("live");
-                let copied =
-                    tokio::task::spawn_blocking(move || copy_covered(&live, &copy, &redactor).map(|()| copy));
+                let copied = tokio::task::spawn_blocking(move || {
+                    copy_redacted(&live, &copy, &redactor).map(|()| copy)
+                });
                 copied
                     .await
                     .unwrap_or_else(|error| Err(std::io::Error::other(error)))

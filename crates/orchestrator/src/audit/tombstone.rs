@@ -59,7 +59,7 @@ impl Tombstone {
     }
 
     /// Whether it contradicts a kept head: the log must have had that event when the job was deleted.
-    pub(super) fn fault_beside(&self, head: &SignedHead) -> Option<String> {
+    pub(super) fn contradiction_with(&self, head: &SignedHead) -> Option<String> {
         let (sequence, last) = (head.sequence, self.sequence);
         if !head.is_signed() {
             return Some(format!("the kept head of event {sequence} has a false signature"));

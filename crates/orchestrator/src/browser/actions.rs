@@ -10,23 +10,23 @@ use tokio::time::Instant;
 use super::devtools::DevTools;
 use super::input::{BrowserInput, ElementChoice, ReadFormat};
 use super::page::value_of;
-use super::{BrowserError, Shown};
+use super::{BrowserError, BrowserOutcome};
 
 /// Timeout for loading a page.
-const LOAD_PATIENCE: Duration = Duration::from_secs(45);
+const LOAD_TIMEOUT: Duration = Duration::from_secs(45);
 /// Default timeout of a wait, and how often it polls.
 const WAIT_S: f64 = 10.0;
-const WAIT_PAUSE: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum number of characters of a page, bytes of a value, characters per message, and number of messages.
 const MAX_TEXT: usize = 100_000;
 const MAX_VALUE_BYTES: usize = 1024 * 1024;
 const MAX_MESSAGE: usize = 2000;
 const MAX_MESSAGES: usize = 500;
 /// Maximum size of a screenshot.
-const MAX_PICTURE_BYTES: usize = 32 * 1024 * 1024;
+const MAX_SCREENSHOT_BYTES: usize = 32 * 1024 * 1024;
 
 /// Performs one action in a page whose events are already enabled.
-pub(super) async fn act(tools: &mut DevTools, input: &BrowserInput) -> Result<Shown, BrowserError> {
+pub(super) async fn act(tools: &mut DevTools, input: &BrowserInput) -> Result<BrowserOutcome, BrowserError> {
     let mut picture = None;
     let mut facts = match input {
         BrowserInput::Open { url } => open(tools, url).await?,
@@ -36,13 +36,13 @@ pub(super) async fn act(tools: &mut DevTools, input: &BrowserInput) -> Result<Sh
         BrowserInput::Evaluate { expression } => evaluate(tools, expression).await?,
         BrowserInput::Wait { selector, text, seconds } => wait(tools, selector, text, *seconds).await?,
         BrowserInput::Console => console(tools).await?,
-        BrowserInput::Network => json!({ "requests": tools.ask_page("network", &[]).await? }),
+        BrowserInput::Network => json!({ "requests": tools.call_page_function("network", &[]).await? }),
         BrowserInput::Screenshot { full_page } => {
             let parameters = json!({ "format": "png", "captureBeyondViewport": full_page });
             let taken = tools.call("Page.captureScreenshot", parameters).await?;
             let data = taken["data"].as_str().unwrap_or_default();
             let png = STANDARD.decode(data).unwrap_or_default();
-            if png.is_empty() || png.len() > MAX_PICTURE_BYTES {
+            if png.is_empty() || png.len() > MAX_SCREENSHOT_BYTES {
                 return Err(BrowserError::Refused(
                     "the browser gave no picture, or one that is too large".into(),
                 ));
@@ -55,7 +55,7 @@ pub(super) async fn act(tools: &mut DevTools, input: &BrowserInput) -> Result<Sh
     if !dialogs.is_empty() {
         facts["dialogs"] = dialogs.into();
     }
-    Ok(Shown { facts, picture })
+    Ok(BrowserOutcome { facts, picture })
 }
 
 /// The current URL and title of the page.
@@ -75,7 +75,7 @@ async fn open(tools: &mut DevTools, url: &str) -> Result<Value, BrowserError> {
     }
     // Navigating within the same page loads nothing.
     if let Some(loader) = navigated["loaderId"].as_str() {
-        tools.wait_for_load(loader, LOAD_PATIENCE).await?;
+        tools.wait_for_load(loader, LOAD_TIMEOUT).await?;
     }
     place(tools).await
 }
@@ -85,7 +85,7 @@ async fn read(tools: &mut DevTools, format: ReadFormat) -> Result<Value, Browser
         ReadFormat::Text => "text",
         ReadFormat::Outline => "outline",
     };
-    let content = tools.ask_page(name, &[]).await?;
+    let content = tools.call_page_function(name, &[]).await?;
     let content = content.as_str().unwrap_or_default();
     let kept: String = content.chars().take(MAX_TEXT).collect();
     let is_truncated = kept.len() < content.len();
@@ -116,7 +116,7 @@ fn check(found: &Value, doing: &str, element: &ElementChoice) -> Result<(), Brow
 }
 
 async fn click(tools: &mut DevTools, element: &ElementChoice) -> Result<Value, BrowserError> {
-    let found = tools.ask_page("place", &[choice(element)]).await?;
+    let found = tools.call_page_function("place", &[choice(element)]).await?;
     check(&found, "clicking", element)?;
     for kind in ["mouseMoved", "mousePressed", "mouseReleased"] {
         let button = if kind == "mouseMoved" { "none" } else { "left" };
@@ -133,10 +133,10 @@ async fn fill(
     value: &str,
     submit: bool,
 ) -> Result<Value, BrowserError> {
-    let found = tools.ask_page("focus", &[choice(element)]).await?;
+    let found = tools.call_page_function("focus", &[choice(element)]).await?;
     check(&found, "filling", element)?;
     if found["isSelect"] == true {
-        let chosen = tools.ask_page("choose", &[choice(element), value.into()]).await?;
+        let chosen = tools.call_page_function("choose", &[choice(element), value.into()]).await?;
         check(&chosen, "filling", element)?;
     } else if value.is_empty() {
         press(tools, "Delete", 46, None).await?;
@@ -202,13 +202,13 @@ async fn wait(
         return Ok(json!({}));
     }
     let deadline = Instant::now() + limit;
-    while tools.ask_page("has", &[json!(selector), json!(text)]).await? != true {
+    while tools.call_page_function("has", &[json!(selector), json!(text)]).await? != true {
         if Instant::now() >= deadline {
             let wanted = selector.as_deref().or(text.as_deref()).unwrap_or_default();
             let message = format!("`{wanted}` was not on the page within {} s", limit.as_secs_f64());
             return Err(BrowserError::Timeout(message));
         }
-        tools.listen(WAIT_PAUSE).await?;
+        tools.listen(POLL_INTERVAL).await?;
     }
     place(tools).await
 }

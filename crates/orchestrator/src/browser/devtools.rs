@@ -23,10 +23,10 @@ const MAX_DIALOGS: usize = 50;
 /// Maximum number of characters of a dialog's message.
 const MAX_DIALOG_TEXT: usize = 2000;
 /// Timeout of one answer.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(60);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Context for errors of the HTTP requests.
-const ASKING: &str = "asking the browser for its pages";
+const LISTING_PAGES: &str = "asking the browser for its pages";
 const NEW_PAGE: &str = "/json/new?about:blank";
 
 type Stream = Box<dyn ByteStream>;
@@ -69,7 +69,7 @@ pub(super) async fn find_page(mut stream: Stream) -> Result<Page, BrowserError> 
             None => ask(&mut stream, "PUT", NEW_PAGE).await,
         }
     };
-    Page::parse(&within_patience(asking).await?)
+    Page::parse(&with_timeout(asking).await?)
 }
 
 /// Opens an empty page and closes the old one, which does not answer.
@@ -79,31 +79,29 @@ pub(super) async fn replace_page(mut stream: Stream, old: &Page) -> Result<Page,
         tell(&mut stream, &format!("/json/close/{}", old.id)).await?;
         Ok(new)
     };
-    within_patience(asking).await
+    with_timeout(asking).await
 }
 
 /// Hides a page behind another one for a moment, which makes the browser dismiss a dialog that blocks the page. Only
 /// a connection that existed when the dialog opened could answer it.
-pub(super) async fn hide_and_show(mut stream: Stream, page: &Page) -> Result<(), BrowserError> {
+pub(super) async fn dismiss_dialog(mut stream: Stream, page: &Page) -> Result<(), BrowserError> {
     let asking = async {
         let other = Page::parse(&ask(&mut stream, "PUT", NEW_PAGE).await?)?;
         tell(&mut stream, &format!("/json/activate/{}", page.id)).await?;
         tell(&mut stream, &format!("/json/close/{}", other.id)).await
     };
-    within_patience(asking).await
+    with_timeout(asking).await
 }
 
-async fn within_patience<T>(
-    asking: impl Future<Output = Result<T, BrowserError>>,
-) -> Result<T, BrowserError> {
-    let answered = tokio::time::timeout(ANSWER_PATIENCE, asking).await;
+async fn with_timeout<T>(asking: impl Future<Output = Result<T, BrowserError>>) -> Result<T, BrowserError> {
+    let answered = tokio::time::timeout(ANSWER_TIMEOUT, asking).await;
     answered.map_err(|_| BrowserError::Timeout("the browser does not answer about its pages".into()))?
 }
 
 /// One HTTP request with a JSON response; the connection stays open.
 async fn ask(stream: &mut Stream, method: &str, path: &str) -> Result<Value, BrowserError> {
     let body = exchange(stream, method, path).await?;
-    serde_json::from_slice(&body).map_err(|error| failed(ASKING, &error))
+    serde_json::from_slice(&body).map_err(|error| failed(LISTING_PAGES, &error))
 }
 
 /// One HTTP request whose response body is ignored.
@@ -113,20 +111,20 @@ async fn tell(stream: &mut Stream, path: &str) -> Result<(), BrowserError> {
 
 async fn exchange(stream: &mut Stream, method: &str, path: &str) -> Result<Vec<u8>, BrowserError> {
     let request = format!("{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{PORT}\r\nContent-Length: 0\r\n\r\n");
-    stream.write_all(request.as_bytes()).await.map_err(|error| failed(ASKING, &error))?;
-    stream.flush().await.map_err(|error| failed(ASKING, &error))?;
+    stream.write_all(request.as_bytes()).await.map_err(|error| failed(LISTING_PAGES, &error))?;
+    stream.flush().await.map_err(|error| failed(LISTING_PAGES, &error))?;
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         if head.len() > 16 * 1024 {
-            return Err(failed(ASKING, "the answer has no end"));
+            return Err(failed(LISTING_PAGES, "the answer has no end"));
         }
-        head.push(stream.read_u8().await.map_err(|error| failed(ASKING, &error))?);
+        head.push(stream.read_u8().await.map_err(|error| failed(LISTING_PAGES, &error))?);
     }
     let head = String::from_utf8_lossy(&head).to_ascii_lowercase();
     let length = head.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse().ok());
     let length: usize = length.filter(|length| *length <= MAX_LIST_BYTES).unwrap_or(0);
     let mut body = vec![0; length];
-    stream.read_exact(&mut body).await.map_err(|error| failed(ASKING, &error))?;
+    stream.read_exact(&mut body).await.map_err(|error| failed(LISTING_PAGES, &error))?;
     Ok(body)
 }
 
@@ -153,7 +151,7 @@ impl DevTools {
             .max_message_size(Some(MAX_MESSAGE_BYTES))
             .max_frame_size(Some(MAX_MESSAGE_BYTES));
         let connecting = tokio_tungstenite::client_async_with_config(address, stream, Some(config));
-        let connected = tokio::time::timeout(ANSWER_PATIENCE, connecting).await;
+        let connected = tokio::time::timeout(ANSWER_TIMEOUT, connecting).await;
         let connected = connected.map_err(|_| BrowserError::Timeout("the page does not answer".into()))?;
         let (socket, _) = connected.map_err(|error| failed("connecting to the page", &error))?;
         Ok(Self { socket, next_id: 1, events: VecDeque::new(), dialogs: Vec::new() })
@@ -161,7 +159,7 @@ impl DevTools {
 
     /// Calls a DevTools method and returns its result.
     pub(super) async fn call(&mut self, method: &str, parameters: Value) -> Result<Value, BrowserError> {
-        self.call_within(method, parameters, ANSWER_PATIENCE).await
+        self.call_within(method, parameters, ANSWER_TIMEOUT).await
     }
 
     /// Like [`Self::call`], with a different timeout.

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_that_a_browser_should_not_open_are_refused() {
+    fn unsupported_url_schemes_are_refused() {
         for url in ["javascript:alert(1)", "example.org", "chrome://settings", ""] {
             let text = serde_json::json!({ "action": "open", "url": url }).to_string();
             assert!(check(&text).unwrap_err().starts_with("url: "), "{url}");

@@ -31,10 +31,10 @@ const PORT: u16 = 9222;
 /// What a freshly started browser shows. It tells a step that nothing was opened since.
 const START_PAGE: &str = "data:text/html,<!--started-->";
 /// How long a page may be silent before we assume that a dialog blocks it, and how long after that.
-const FIRST_PATIENCE: Duration = Duration::from_secs(5);
-const SECOND_PATIENCE: Duration = Duration::from_secs(20);
+const FIRST_TIMEOUT: Duration = Duration::from_secs(5);
+const SECOND_TIMEOUT: Duration = Duration::from_secs(20);
 /// Timeout for a new page. Nothing runs in it yet, so any delay is due to a slow host.
-const NEW_PAGE_PATIENCE: Duration = Duration::from_secs(60);
+const NEW_PAGE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Download folder: inside the workspace, so that downloads are part of the artifact.
 pub(crate) const DOWNLOADS: &str = "/workspace/downloads";
 
@@ -74,7 +74,7 @@ impl BrowserError {
 }
 
 /// Result of a step: facts for the log, and a screenshot if one was taken.
-pub(crate) struct Shown {
+pub(crate) struct BrowserOutcome {
     pub(crate) facts: Value,
     pub(crate) picture: Option<Bytes>,
 }
@@ -84,7 +84,7 @@ pub(crate) async fn perform(
     client: &GuestClient,
     spec: &JobSpec,
     input: &BrowserInput,
-) -> Result<Shown, BrowserError> {
+) -> Result<BrowserOutcome, BrowserError> {
     client.start_desktop(desktop_spec(spec)).await?;
     let service = service(spec);
     let is_opening = matches!(input, BrowserInput::Open { .. });
@@ -106,7 +106,7 @@ pub(crate) async fn perform(
     }
     let mut tools = DevTools::connect(connect().await?, &page).await?;
     // From here on, this connection receives dialog events.
-    if let Err(silent) = tools.call_within("Page.enable", json!({}), FIRST_PATIENCE).await {
+    if let Err(silent) = tools.call_within("Page.enable", json!({}), FIRST_TIMEOUT).await {
         if !matches!(silent, BrowserError::Timeout(_)) {
             return Err(silent);
         }
@@ -115,11 +115,11 @@ pub(crate) async fn perform(
         let page = if is_opening {
             devtools::replace_page(connect().await?, &page).await?
         } else {
-            devtools::hide_and_show(connect().await?, &page).await?;
+            devtools::dismiss_dialog(connect().await?, &page).await?;
             page
         };
         tools = DevTools::connect(connect().await?, &page).await?;
-        let patience = if is_opening { NEW_PAGE_PATIENCE } else { SECOND_PATIENCE };
+        let patience = if is_opening { NEW_PAGE_TIMEOUT } else { SECOND_TIMEOUT };
         tools.call_within("Page.enable", json!({}), patience).await?;
     }
     actions::act(&mut tools, input).await

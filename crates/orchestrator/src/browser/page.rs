@@ -21,7 +21,11 @@ impl DevTools {
     }
 
     /// Calls a function of our script in the page.
-    pub(super) async fn ask_page(&mut self, name: &str, arguments: &[Value]) -> Result<Value, BrowserError> {
+    pub(super) async fn call_page_function(
+        &mut self,
+        name: &str,
+        arguments: &[Value],
+    ) -> Result<Value, BrowserError> {
         let world = self.world().await?;
         let arguments: Vec<String> = arguments.iter().map(Value::to_string).collect();
         let expression = format!("caisson.{name}({})", arguments.join(","));

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant as Clock};
 
 use super::exec::wait_for_cancel;
 use super::{Driver, Stop};
-use crate::browser::{BrowserError, BrowserInput, Shown, perform};
-use crate::desktop::picture_facts;
+use crate::browser::{BrowserError, BrowserInput, BrowserOutcome, perform};
+use crate::desktop::store_screenshot;
 use crate::event::{CallEnd, CallStatus};
 use crate::step::Step;
 
 /// Whether the step was already running when the previous server process died.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Begun {
+pub(super) enum StepOrigin {
     Now,
     Before,
 }
@@ -24,26 +24,26 @@ impl Driver {
         &mut self,
         step: &Step,
         input: &BrowserInput,
-        begun: Begun,
+        begun: StepOrigin,
     ) -> Result<CallEnd, Stop> {
-        if begun == Begun::Before {
+        if begun == StepOrigin::Before {
             return Ok(failed("interrupted", "the server was restarted while the browser worked".into()));
         }
         let started = Clock::now();
-        let mut wish = self.wish.clone();
+        let mut control_request = self.control_request.clone();
         let timeout = step.options.timeout_s.unwrap_or(self.spec.step_timeout.as_secs_f64());
-        let expiry = self.core.host_disk.sleep_awake(Duration::from_secs_f64(timeout));
+        let expiry = self.core.host_disk.sleep_unfrozen(Duration::from_secs_f64(timeout));
         let client = self.guest().await?;
         let done = tokio::select! {
             done = perform(&client, &self.spec, input) => done,
-            () = wait_for_cancel(&mut wish) => return Err(Stop::Cancelled),
+            () = wait_for_cancel(&mut control_request) => return Err(Stop::Cancelled),
             () = self.time_over() => return Err(Stop::Deadline),
             () = expiry => Err(BrowserError::Timeout(format!("it took longer than {timeout} s"))),
         };
         let mut end = match done {
-            Ok(Shown { mut facts, picture }) => {
+            Ok(BrowserOutcome { mut facts, picture }) => {
                 if let Some(png) = picture {
-                    facts["screenshot"] = picture_facts(&self.recorder, &png).await?;
+                    facts["screenshot"] = store_screenshot(&self.recorder, &png).await?;
                 }
                 CallEnd { result: Some(facts), ..CallEnd::default() }
             }

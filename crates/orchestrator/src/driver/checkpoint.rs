@@ -23,12 +23,12 @@ const SHARE: u32 = 10;
 /// Decides when to save next: a checkpoint pays off when the work since the last one took much longer than saving
 /// takes.
 #[derive(Debug, Default)]
-pub(super) struct Rhythm {
+pub(super) struct CheckpointSchedule {
     worked: Duration,
     last_cost: Duration,
 }
 
-impl Rhythm {
+impl CheckpointSchedule {
     /// Counts time spent working.
     pub(super) fn worked(&mut self, time: Duration) {
         self.worked += time;
@@ -48,7 +48,7 @@ impl Driver {
     /// Saves the workspace after a step if that pays off. After the last step it does not: the workspace is collected
     /// at once.
     pub(super) async fn checkpoint_if_due(&self, steps_done: usize, steps_total: usize) -> Result<(), Stop> {
-        if steps_done == steps_total || !self.rhythm().is_due() {
+        if steps_done == steps_total || !self.checkpoint_schedule().is_due() {
             return Ok(());
         }
         let started = Instant::now();
@@ -64,11 +64,11 @@ impl Driver {
             // A checkpoint is an optimization: the job goes on without it.
             Err(_) => tracing::warn!(job = %self.recorder.job(), "the workspace could not be saved"),
         }
-        self.rhythm().saved(started.elapsed());
+        self.checkpoint_schedule().saved(started.elapsed());
         Ok(())
     }
 
-    pub(super) fn rhythm(&self) -> std::sync::MutexGuard<'_, Rhythm> {
+    pub(super) fn checkpoint_schedule(&self) -> std::sync::MutexGuard<'_, CheckpointSchedule> {
         self.checkpoints.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
@@ -147,16 +147,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn saving_takes_a_small_share_of_the_working_time() {
-        let mut rhythm = Rhythm::default();
-        rhythm.worked(Duration::from_millis(500));
-        assert!(!rhythm.is_due());
-        rhythm.worked(Duration::from_secs(2));
-        assert!(rhythm.is_due());
-        rhythm.saved(Duration::from_secs(1));
-        rhythm.worked(Duration::from_secs(9));
-        assert!(!rhythm.is_due());
-        rhythm.worked(Duration::from_secs(1));
-        assert!(rhythm.is_due());
+    fn checkpoints_take_a_small_share_of_the_working_time() {
+        let mut checkpoint_schedule = CheckpointSchedule::default();
+        checkpoint_schedule.worked(Duration::from_millis(500));
+        assert!(!checkpoint_schedule.is_due());
+        checkpoint_schedule.worked(Duration::from_secs(2));
+        assert!(checkpoint_schedule.is_due());
+        checkpoint_schedule.saved(Duration::from_secs(1));
+        checkpoint_schedule.worked(Duration::from_secs(9));
+        assert!(!checkpoint_schedule.is_due());
+        checkpoint_schedule.worked(Duration::from_secs(1));
+        assert!(checkpoint_schedule.is_due());
     }
 }

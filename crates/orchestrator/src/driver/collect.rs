@@ -6,27 +6,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use protocol::{FileDownload, ProtocolError};
-use sandbox::{DiskState, Ended, EndedReason, SandboxError};
+use sandbox::{DiskState, EndReason, Ended, SandboxError};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::archive::{self, About, ChannelReader, Piece};
-use super::covered_tar::CoveredTar;
+use super::archive::{self, ChannelReader, Piece, ZipMetadata};
+use super::redacted_tar::RedactedTar;
 use super::{Driver, Stop, describe};
 use crate::core::Core;
+use crate::egress::provenance;
 use crate::error::OrchestratorError;
-use crate::event::{Artifact, EventBody, NewEvent, Wish};
+use crate::event::{Artifact, ControlRequest, EventBody, NewEvent};
 use crate::ids::JobId;
-use crate::outward::provenance;
+use crate::operator_wait::Retries;
 use crate::recorder::Why;
 use crate::request::JobSpec;
-use crate::state::{Happening, Outcome};
+use crate::state::{Outcome, Transition};
 use crate::store::Kinds;
 use crate::view::JobView;
-use crate::waiting::Tries;
 
 /// How long the guest may be silent while it packs.
-const SILENCE_PATIENCE: Duration = Duration::from_secs(60);
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(60);
 /// The source that a zip names if it was not made from the workspace.
 const CHECKPOINT: &str = "checkpoint";
 /// Capacity of the channel from the link to the writing thread.
@@ -38,10 +38,10 @@ impl Driver {
         let outcome = view.outcome();
         let why = view.code.clone().map(|code| Why { code, reason: view.reason.clone().unwrap_or_default() });
         if view.artifact.is_some() {
-            return self.recorder.change(Vec::new(), Happening::Ended(outcome), why).await;
+            return self.recorder.change(Vec::new(), Transition::Ended(outcome), why).await;
         }
         if outcome == Outcome::Cancelled
-            && let Err(stop) = self.must_answer_soon().await
+            && let Err(stop) = self.ensure_guest_responds().await
         {
             return self.stop(stop).await;
         }
@@ -49,11 +49,15 @@ impl Driver {
         let mut tries = recorder.waiting().tries();
         let fetched = loop {
             match self.fetch_output().await {
-                Err(Stop::Failed(error)) if error.is_passing() => {
-                    if self.wait_to_store(&mut tries, &error).await == Waited::Cancelled {
+                Err(Stop::Failed(error)) if error.needs_operator() => {
+                    if self.wait_before_retry(&mut tries, &error).await == StoreWait::Cancelled {
                         return self
                             .recorder
-                            .change(Vec::new(), Happening::Ended(Outcome::Cancelled), Some(given_up()))
+                            .change(
+                                Vec::new(),
+                                Transition::Ended(Outcome::Cancelled),
+                                Some(cancelled_without_result()),
+                            )
                             .await;
                     }
                 }
@@ -65,7 +69,7 @@ impl Driver {
             Ok(artifact) => {
                 let mut stored: Vec<NewEvent> = self.pin_file_list().await.into_iter().collect();
                 stored.push(EventBody::ArtifactStored(artifact).into());
-                self.recorder.change(stored, Happening::Ended(outcome), why).await
+                self.recorder.change(stored, Transition::Ended(outcome), why).await
             }
             Err(Stop::Failed(error)) if !matches!(error, OrchestratorError::Fenced(_)) => {
                 let why = why.unwrap_or_else(|| Why::new("collect_failed", describe(&error)));
@@ -81,8 +85,8 @@ impl Driver {
 
     async fn fetch_output(&mut self) -> Result<Artifact, Stop> {
         let target = self.core.folder.output(self.recorder.job());
-        self.keep_file_list().await?;
-        let about = Arc::new(self.about_archive("workspace").await?);
+        self.save_file_list().await?;
+        let about = Arc::new(self.zip_metadata("workspace").await?);
         loop {
             match self
                 .pack(target.clone(), {
@@ -98,12 +102,12 @@ impl Driver {
     }
 
     /// The metadata that goes into the zip beside the files.
-    async fn about_archive(&self, source: &'static str) -> Result<About, OrchestratorError> {
-        if let Some(outward) = &self.outward {
-            outward.flush().await;
+    async fn zip_metadata(&self, source: &'static str) -> Result<ZipMetadata, OrchestratorError> {
+        if let Some(egress) = &self.egress {
+            egress.flush().await;
         }
         let has_connections = self.recorder.has_connections().await;
-        about_archive(&self.core, self.recorder.job(), &self.spec, source, has_connections).await
+        zip_metadata(&self.core, self.recorder.job(), &self.spec, source, has_connections).await
     }
 
     /// Packs the workspace in the sandbox and sends the stream to a thread that writes it to the target.
@@ -116,7 +120,7 @@ impl Driver {
         tokio::select! {
             biased;
             error = self.core.host_disk.low() => return Err(Stop::Failed(error)),
-            whole = self.must_be_whole(Look::Sync) => whole?,
+            whole = self.ensure_workspace_intact(IntegrityCheck::Sync) => whole?,
         }
         // No file larger than the disk fits on it, except a sparse one.
         let disk_bytes = self.spec.limits.disk_mib.value().saturating_mul(1024 * 1024);
@@ -129,7 +133,7 @@ impl Driver {
         let shown = target.display().to_string();
         let writing = tokio::task::spawn_blocking(move || write(ChannelReader::new(receiver), target));
         let limit = disk_bytes.saturating_mul(2);
-        let cover = CoveredTar::new(self.recorder.redactor());
+        let cover = RedactedTar::new(self.recorder.redactor());
         let sent = tokio::select! {
             sent = self.send_pieces(&mut download, &pieces, limit, cover) => sent,
             error = self.core.host_disk.low() => Err(PackError::Stopped(Stop::Failed(error))),
@@ -142,7 +146,7 @@ impl Driver {
             (Err(PackError::Link(error)), _) => Ok(Packed::Broken(error)),
             (Err(PackError::Stopped(stop)), _) => Err(stop),
             (Err(PackError::Silent), _) => Err(Stop::Lost(Ended {
-                reason: EndedReason::Lost,
+                reason: EndReason::Lost,
                 detail: "the guest fell silent while the workspace was packed".into(),
             })),
             (Err(PackError::TooLarge), _) => {
@@ -156,23 +160,23 @@ impl Driver {
 
     /// Refuses a workspace that has lost data: its sandbox counts as lost, and the job falls back to the last good
     /// checkpoint.
-    async fn must_be_whole(&self, look: Look) -> Result<(), Stop> {
-        let sandbox = self.recorder.look(Self::sandbox_of).await?;
+    async fn ensure_workspace_intact(&self, look: IntegrityCheck) -> Result<(), Stop> {
+        let sandbox = self.recorder.with_view(Self::sandbox_of).await?;
         let looked = match look {
-            Look::Sync => self.core.backend.sync_disk(sandbox).await,
-            Look::Quick => self.core.backend.disk_state(sandbox).await,
+            IntegrityCheck::Sync => self.core.backend.sync_disk(sandbox).await,
+            IntegrityCheck::Quick => self.core.backend.disk_state(sandbox).await,
         };
         match looked {
             Ok(DiskState::Whole) => Ok(()),
             Ok(DiskState::Damaged(why)) => Err(Stop::Lost(Ended {
-                reason: EndedReason::WorkspaceDamaged,
+                reason: EndReason::WorkspaceDamaged,
                 detail: format!(
                     "the workspace is damaged: {why}; what was written since the last checkpoint is not used"
                 ),
             })),
             Err(SandboxError::NotRunning { why, .. }) => {
                 let ended = self.ended(sandbox).await?;
-                Err(Stop::Lost(ended.unwrap_or(Ended { reason: EndedReason::Lost, detail: why })))
+                Err(Stop::Lost(ended.unwrap_or(Ended { reason: EndReason::Lost, detail: why })))
             }
             // The state is unknown; ask again.
             Err(error) => Err(Stop::Failed(OrchestratorError::StoreUnavailable { why: describe(&error) })),
@@ -181,7 +185,7 @@ impl Driver {
 
     /// Waits before another attempt to store the result. Nothing is lost meanwhile: the result is still where it was.
     /// Cancelling the job again gives up on it.
-    async fn wait_to_store(&self, tries: &mut Tries<'_>, error: &OrchestratorError) -> Waited {
+    async fn wait_before_retry(&self, tries: &mut Retries<'_>, error: &OrchestratorError) -> StoreWait {
         let job = self.recorder.job();
         tracing::warn!(%job, %error, "the result cannot be stored, trying again");
         if tries.count() == 0 {
@@ -191,19 +195,19 @@ impl Driver {
             // On a full disk, this may fail as well; `/readyz` reports the shortage in any case.
             let _ = self.recorder.append_now(vec![EventBody::Note { text }.into()]).await;
         }
-        let mut wish = self.wish.clone();
-        wish.mark_unchanged();
+        let mut control_request = self.control_request.clone();
+        control_request.mark_unchanged();
         let cancelled = async {
-            while wish.changed().await.is_ok() {
-                if *wish.borrow_and_update() == Some(Wish::Cancel) {
+            while control_request.changed().await.is_ok() {
+                if *control_request.borrow_and_update() == Some(ControlRequest::Cancel) {
                     return;
                 }
             }
             std::future::pending().await
         };
         tokio::select! {
-            () = tries.pause(error) => Waited::ForAnotherTry,
-            () = cancelled => Waited::Cancelled,
+            () = tries.pause(error) => StoreWait::TryAgain,
+            () = cancelled => StoreWait::Cancelled,
         }
     }
 
@@ -226,12 +230,12 @@ impl Driver {
             loop {
                 match self.zip_checkpoint(steps).await {
                     Ok(artifact) => events.push(EventBody::ArtifactStored(artifact).into()),
-                    Err(error) if error.is_passing() => {
-                        if self.wait_to_store(&mut tries, &error).await == Waited::ForAnotherTry {
+                    Err(error) if error.needs_operator() => {
+                        if self.wait_before_retry(&mut tries, &error).await == StoreWait::TryAgain {
                             continue;
                         }
-                        let ended = Happening::Ended(Outcome::Cancelled);
-                        return self.recorder.change(events, ended, Some(given_up())).await;
+                        let ended = Transition::Ended(Outcome::Cancelled);
+                        return self.recorder.change(events, ended, Some(cancelled_without_result())).await;
                     }
                     Err(error) => {
                         let error = describe(&error);
@@ -241,11 +245,11 @@ impl Driver {
                 break;
             }
         }
-        self.recorder.change(events, Happening::Ended(outcome), why).await
+        self.recorder.change(events, Transition::Ended(outcome), why).await
     }
 
     async fn zip_checkpoint(&self, steps: usize) -> Result<Artifact, OrchestratorError> {
-        let about = self.about_archive(CHECKPOINT).await?;
+        let about = self.zip_metadata(CHECKPOINT).await?;
         zip_checkpoint(&self.core, self.recorder.job(), steps, about).await
     }
 }
@@ -259,17 +263,17 @@ pub(crate) async fn checkpoint_artifact(
     let view = core.store.job(job).await?;
     let (Some(steps), None) = (view.checkpoint_steps, &view.artifact) else { return Ok(None) };
     let spec = core.store.spec(job).await?;
-    let about = about_archive(core, job, &spec, CHECKPOINT, true).await?;
+    let about = zip_metadata(core, job, &spec, CHECKPOINT, true).await?;
     zip_checkpoint(core, job, steps, about).await.map(Some)
 }
 
-async fn about_archive(
+async fn zip_metadata(
     core: &Core,
     job: JobId,
     spec: &JobSpec,
     source: &'static str,
     has_connections: bool,
-) -> Result<About, OrchestratorError> {
+) -> Result<ZipMetadata, OrchestratorError> {
     let log = match has_connections {
         true => core.store.all_events(job, Kinds::Only(&["egress"]), 0).await?,
         false => Vec::new(),
@@ -277,14 +281,14 @@ async fn about_archive(
     let network_log = core.folder.network_log(job);
     let provenance = provenance(&log, &spec.egress);
     let file_log = core.folder.file_log(job);
-    Ok(About { job: job.to_string(), source, provenance, network_log, file_log })
+    Ok(ZipMetadata { job: job.to_string(), source, provenance, network_log, file_log })
 }
 
 async fn zip_checkpoint(
     core: &Core,
     job: JobId,
     steps: usize,
-    about: About,
+    about: ZipMetadata,
 ) -> Result<Artifact, OrchestratorError> {
     let saved = core.folder.checkpoint(job, steps);
     let target = core.folder.output(job);
@@ -296,12 +300,12 @@ async fn zip_checkpoint(
 }
 
 #[derive(PartialEq, Eq)]
-enum Waited {
-    ForAnotherTry,
+enum StoreWait {
+    TryAgain,
     Cancelled,
 }
 
-fn given_up() -> Why {
+fn cancelled_without_result() -> Why {
     Why::new("cancelled", "cancelled while its result could not be stored; there is no output.zip")
 }
 
@@ -314,7 +318,7 @@ pub(super) enum Packed<T> {
 
 /// How to determine whether a workspace is intact.
 #[derive(Clone, Copy)]
-enum Look {
+enum IntegrityCheck {
     /// Writes everything back to the disk first.
     Sync,
     /// Uses what is already known.
@@ -336,11 +340,11 @@ impl Driver {
         download: &mut FileDownload,
         pieces: &mpsc::Sender<Piece>,
         limit: u64,
-        mut cover: CoveredTar,
+        mut cover: RedactedTar,
     ) -> Result<(), PackError> {
         let mut total = 0;
         loop {
-            match timeout(SILENCE_PATIENCE, download.next()).await {
+            match timeout(SILENCE_TIMEOUT, download.next()).await {
                 Ok(Ok(Some(bytes))) => {
                     total += bytes.len() as u64;
                     if total > limit {
@@ -353,9 +357,9 @@ impl Driver {
                 }
                 Ok(Ok(None)) => {
                     // Data may have been lost while the workspace was packed.
-                    self.must_be_whole(Look::Quick).await.map_err(PackError::Stopped)?;
+                    self.ensure_workspace_intact(IntegrityCheck::Quick).await.map_err(PackError::Stopped)?;
                     let _ = pieces.send(Piece::Bytes(cover.finish())).await;
-                    let left_out = download.left_out().iter().map(|name| cover.cover_name(name)).collect();
+                    let left_out = download.left_out().iter().map(|name| cover.redact_name(name)).collect();
                     let _ = pieces.send(Piece::End { left_out }).await;
                     return Ok(());
                 }

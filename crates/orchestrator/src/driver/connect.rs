@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use protocol::{GuestClient, ProtocolError};
-use sandbox::{Ended, EndedReason, Phase, SandboxError, SandboxId, SandboxSpec};
+use sandbox::{EndReason, Ended, Phase, SandboxError, SandboxId, SandboxSpec};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -15,24 +15,24 @@ use crate::core::Core;
 use crate::error::OrchestratorError;
 use crate::event::{EventBody, Unenforced};
 use crate::ids::JobId;
-use crate::state::Happening;
+use crate::operator_wait::Retries;
+use crate::state::Transition;
 use crate::view::JobView;
-use crate::waiting::Tries;
 
 /// How long to retry a guest that does not answer while its sandbox is alive. After a server start on a busy host,
 /// many guests are contacted at once, and giving up on a sandbox loses its work.
-const SILENCE_PATIENCE: Duration = Duration::from_secs(60);
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How often to try to create a sandbox before the job fails.
 const CREATE_ATTEMPTS: u32 = 3;
 /// Delay before the second attempt; it grows by the same amount with each further one. The container runtime may be
 /// about to stop.
-const CREATE_PAUSE: Duration = Duration::from_millis(300);
+const CREATE_RETRY_DELAY: Duration = Duration::from_millis(300);
 /// Interval of the pings to the guest, and how long an answer may take.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
-const PING_PATIENCE: Duration = Duration::from_secs(20);
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[derive(Clone, Copy)]
-pub(super) enum Requested {
+pub(super) enum SandboxChoice {
     /// Not created yet.
     New(SandboxId),
     /// Created in advance for any job; it is frozen.
@@ -43,23 +43,27 @@ pub(super) enum Requested {
 
 impl Driver {
     /// Creates the sandbox, or finds the existing one; restores the last checkpoint in a new one.
-    pub(super) async fn make_sandbox(&mut self, view: &JobView, requested: Requested) -> Result<(), Stop> {
+    pub(super) async fn make_sandbox(
+        &mut self,
+        view: &JobView,
+        requested: SandboxChoice,
+    ) -> Result<(), Stop> {
         if view.losses > 0 {
             // The loss is in the log, and nobody can reach the new guest yet.
             self.kernels.lose();
         }
         let sandbox = match requested {
-            Requested::New(sandbox) => {
+            SandboxChoice::New(sandbox) => {
                 self.create(sandbox).await?;
                 sandbox
             }
             // It may come from an earlier server's pool, taken just before that server died.
-            Requested::Earlier(sandbox) => {
+            SandboxChoice::Earlier(sandbox) => {
                 self.create(sandbox).await?;
-                self.thaw(sandbox).await.map_err(not_started)?;
+                self.thaw(sandbox).await.map_err(creation_failed)?;
                 sandbox
             }
-            Requested::Pooled(sandbox) => match self.thaw(sandbox).await {
+            SandboxChoice::Pooled(sandbox) => match self.thaw(sandbox).await {
                 Ok(()) => sandbox,
                 // It ended while it was pooled. The reconciler removes it, since the log names another sandbox.
                 Err(SandboxError::NotRunning { why, .. }) => {
@@ -69,14 +73,14 @@ impl Driver {
                     self.create(sandbox).await?;
                     sandbox
                 }
-                Err(error) => return Err(not_started(error)),
+                Err(error) => return Err(creation_failed(error)),
             },
         };
         let boot_id = self.fill(sandbox, view).await?;
         let unenforced = self.core.backend.unenforced(sandbox).await.map_err(OrchestratorError::from)?;
         let unenforced = unenforced.into_iter().map(|(limit, why)| Unenforced { limit, why }).collect();
         let ready = EventBody::SandboxReady { sandbox, boot_id, unenforced }.into();
-        self.recorder.change(vec![ready], Happening::SandboxReady, None).await?;
+        self.recorder.change(vec![ready], Transition::SandboxReady, None).await?;
         Ok(())
     }
 
@@ -91,7 +95,7 @@ impl Driver {
                     Some(steps) => self.restore_checkpoint(&client, steps).await?,
                     None => self.bring_uploads(&client).await?,
                 }
-                self.remember_files(&client).await
+                self.save_initial_file_list(&client).await
             };
             match filled.await {
                 Err(Stop::Failed(OrchestratorError::Link(error)))
@@ -112,7 +116,7 @@ impl Driver {
             isolation: self.spec.isolation,
             limits: self.spec.limits,
             extra_ca: Arc::clone(&self.core.settings().extra_ca),
-            own_ca: self.outward.as_ref().and_then(|outward| outward.certificate()).map(ToOwned::to_owned),
+            own_ca: self.egress.as_ref().and_then(|egress| egress.certificate()).map(ToOwned::to_owned),
             labels: BTreeMap::from([("job".to_owned(), self.recorder.job().to_string())]),
         }
     }
@@ -120,19 +124,19 @@ impl Driver {
     /// Records which sandbox the job gets, a pooled or a new one, atomically with the state change that led to it.
     pub(super) async fn request_sandbox(
         &self,
-        happening: Option<Happening>,
-    ) -> Result<Requested, OrchestratorError> {
+        transition: Option<Transition>,
+    ) -> Result<SandboxChoice, OrchestratorError> {
         let spec = self.sandbox_spec();
         let pooled = self.core.pool.take(&spec, self.core.backend.image_version(&spec.image));
         let sandbox = pooled.unwrap_or_else(SandboxId::generate);
         let requested = vec![EventBody::SandboxRequested { sandbox }.into()];
-        let recorded = match happening {
-            Some(happening) => self.recorder.change_then(happening, requested).await,
+        let recorded = match transition {
+            Some(transition) => self.recorder.transition_then(transition, requested).await,
             None => self.recorder.append(requested).await.map(drop),
         };
         self.core.pool.released(sandbox);
         recorded?;
-        Ok(pooled.map_or(Requested::New(sandbox), Requested::Pooled))
+        Ok(pooled.map_or(SandboxChoice::New(sandbox), SandboxChoice::Pooled))
     }
 
     /// Thaws a sandbox from the pool.
@@ -161,13 +165,13 @@ impl Driver {
                     let _ = self.core.backend.destroy(sandbox).await;
                     return Err(Stop::NoRoom(describe(&error)));
                 }
-                Err(error) if may_try_again(&error) && attempt < CREATE_ATTEMPTS => {
+                Err(error) if is_creation_retryable(&error) && attempt < CREATE_ATTEMPTS => {
                     tracing::warn!(job = %self.recorder.job(), error = &error as &dyn std::error::Error, "making the sandbox again");
                     let _ = self.core.backend.destroy(sandbox).await;
-                    tokio::time::sleep(CREATE_PAUSE * attempt).await;
+                    tokio::time::sleep(CREATE_RETRY_DELAY * attempt).await;
                     attempt += 1;
                 }
-                Err(error) => return Err(not_started(error)),
+                Err(error) => return Err(creation_failed(error)),
             }
         }
     }
@@ -191,7 +195,7 @@ impl Driver {
         let mut tries = self.recorder.waiting().tries();
         loop {
             match self.reach(sandbox).await {
-                Err(Stop::Failed(error)) if error.is_backend_away() => {
+                Err(Stop::Failed(error)) if error.is_backend_unavailable() => {
                     self.wait_for_backend(&mut tries, &error).await?;
                 }
                 reached => return reached,
@@ -200,7 +204,7 @@ impl Driver {
     }
 
     /// Returns when the backend answers again. A cancelled job does not wait: its sandbox counts as lost.
-    async fn wait_for_backend(&self, tries: &mut Tries<'_>, error: &OrchestratorError) -> Result<(), Stop> {
+    async fn wait_for_backend(&self, tries: &mut Retries<'_>, error: &OrchestratorError) -> Result<(), Stop> {
         self.core.backend_watch.note(error);
         let is_first = tries.count() == 0;
         tries.begin(error);
@@ -208,9 +212,9 @@ impl Driver {
             let text = format!("the sandbox cannot be reached: {error}. The work waits until it can");
             let _ = self.recorder.append_now(vec![EventBody::Note { text }.into()]).await;
         }
-        let mut wish = self.wish.clone();
+        let mut control_request = self.control_request.clone();
         tokio::select! {
-            () = wait_for_cancel(&mut wish) => Err(lost(format!("cancelled while it could not be reached: {error}"))),
+            () = wait_for_cancel(&mut control_request) => Err(lost(format!("cancelled while it could not be reached: {error}"))),
             () = self.core.backend_watch.answers() => {
                 // Nobody could use a bare sandbox in the meantime, so its idle time starts over.
                 self.used.now();
@@ -227,10 +231,10 @@ impl Driver {
         let mut pause = Duration::from_millis(2);
         loop {
             if self.core.host_disk.shortage().is_some() {
-                let mut wish = self.wish.clone();
+                let mut control_request = self.control_request.clone();
                 tokio::select! {
                     () = self.core.host_disk.is_over() => (begun, wrong_since) = (Instant::now(), None),
-                    () = wait_for_cancel(&mut wish) => {}
+                    () = wait_for_cancel(&mut control_request) => {}
                 }
             }
             let (is_out_of_patience, how) =
@@ -243,7 +247,7 @@ impl Driver {
                     }
                     Err(_) => {
                         wrong_since = None;
-                        (begun.elapsed() > SILENCE_PATIENCE, String::new())
+                        (begun.elapsed() > SILENCE_TIMEOUT, String::new())
                     }
                 };
             if let Some(ended) = self.ended(sandbox).await? {
@@ -264,8 +268,8 @@ impl Driver {
             Err(error @ ProtocolError::Version { .. }) => return Err(Dial::Fatal(lost(describe(&error)))),
             Err(error) => return Err(Dial::Again(error.into())),
         };
-        if let Some(outward) = &self.outward {
-            outward.serve(&self.core, incoming);
+        if let Some(egress) = &self.egress {
+            egress.serve(&self.core, incoming);
         }
         let watch =
             watch_over(Arc::clone(&self.core), client.clone(), self.recorder.job(), self.link_tasks_token());
@@ -279,14 +283,14 @@ impl Driver {
         match self.core.backend.observe(sandbox).await.map_err(OrchestratorError::from)?.phase {
             Phase::Ended(ended) => Ok(Some(ended)),
             Phase::Missing => {
-                Ok(Some(Ended { reason: EndedReason::Lost, detail: "the sandbox is gone".into() }))
+                Ok(Some(Ended { reason: EndReason::Lost, detail: "the sandbox is gone".into() }))
             }
             Phase::Starting | Phase::Running => Ok(None),
         }
     }
 
     /// Checks that the guest of a cancelled job answers. The timeout is shorter than for a job that goes on.
-    pub(super) async fn must_answer_soon(&self) -> Result<(), Stop> {
+    pub(super) async fn ensure_guest_responds(&self) -> Result<(), Stop> {
         let asking = async {
             // A link that breaks is reopened by the next caller that needs it.
             let _ = self.guest().await?.ping().await;
@@ -323,10 +327,10 @@ async fn watch_over(core: Arc<Core>, client: GuestClient, job: JobId, driver_end
             () = driver_ended.cancelled() => break,
             () = tokio::time::sleep(PING_INTERVAL) => {}
         }
-        let silence = match core.host_disk.within(PING_PATIENCE, client.ping()).await {
+        let silence = match core.host_disk.within(PING_TIMEOUT, client.ping()).await {
             Some(Ok(())) => continue,
             Some(Err(error)) => describe(&error),
-            None => format!("no answer in {} s", PING_PATIENCE.as_secs()),
+            None => format!("no answer in {} s", PING_TIMEOUT.as_secs()),
         };
         tracing::warn!(%job, silence, "the guest does not answer, its link is opened again");
         break;
@@ -335,11 +339,11 @@ async fn watch_over(core: Arc<Core>, client: GuestClient, job: JobId, driver_end
 }
 
 fn lost(detail: String) -> Stop {
-    Stop::Lost(Ended { reason: EndedReason::Lost, detail })
+    Stop::Lost(Ended { reason: EndReason::Lost, detail })
 }
 
 /// Whether creating the sandbox may be tried again, after its remains are removed.
-fn may_try_again(error: &SandboxError) -> bool {
+fn is_creation_retryable(error: &SandboxError) -> bool {
     match error {
         SandboxError::Unavailable { .. } => false,
         // An earlier server process created it, and it has ended since.
@@ -349,20 +353,20 @@ fn may_try_again(error: &SandboxError) -> bool {
 }
 
 /// What a failure to create the sandbox means for the job.
-fn not_started(error: SandboxError) -> Stop {
+fn creation_failed(error: SandboxError) -> Stop {
     match error {
         // What was requested is not available, or not now; the job reports the specific error.
         SandboxError::Unavailable { .. }
         | SandboxError::NoImage(_)
-        | SandboxError::TooWeak { .. }
+        | SandboxError::InsufficientIsolation { .. }
         | SandboxError::LimitOutOfRange { .. }
         | SandboxError::LimitUnenforceable { .. } => Stop::Failed(error.into()),
-        SandboxError::HostUnfit { .. }
+        SandboxError::HostUnsupported { .. }
         | SandboxError::NotRunning { .. }
         | SandboxError::Setup { .. }
         | SandboxError::Overcommitted { .. }
         | SandboxError::Io { .. } => {
-            Stop::Lost(Ended { reason: EndedReason::NotStarted, detail: describe(&error) })
+            Stop::Lost(Ended { reason: EndReason::NotStarted, detail: describe(&error) })
         }
     }
 }
@@ -372,16 +376,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_made_is_tried_again_waited_for_or_named() {
+    fn sandbox_creation_errors_are_retried_waited_for_or_reported() {
         let id = SandboxId::generate();
         let unavailable = || SandboxError::Unavailable { what: "stopped".into(), remedy: "start it".into() };
         let not_running = || SandboxError::NotRunning { id, why: "it has ended".into() };
         let setup = || SandboxError::Setup { id, step: "starting".into(), source: None };
-        assert!(!may_try_again(&unavailable()) && may_try_again(&not_running()) && may_try_again(&setup()));
-        let code = |error| match not_started(error) {
-            Stop::Failed(error) => (error.code(), error.is_passing()),
+        assert!(
+            !is_creation_retryable(&unavailable())
+                && is_creation_retryable(&not_running())
+                && is_creation_retryable(&setup())
+        );
+        let code = |error| match creation_failed(error) {
+            Stop::Failed(error) => (error.code(), error.needs_operator()),
             Stop::Lost(ended) => {
-                assert_eq!(ended.reason, EndedReason::NotStarted);
+                assert_eq!(ended.reason, EndReason::NotStarted);
                 ("lost", false)
             }
             other => panic!("{other:?}"),

@@ -12,7 +12,7 @@ use tokio::time::{sleep_until, timeout};
 
 use super::{Driver, OutputSink, Stop};
 use crate::desktop::is_announced;
-use crate::event::{CallRef, Wish};
+use crate::event::{CallRef, ControlRequest};
 use crate::request::JobSpec;
 
 /// Port of the egress proxy in the sandbox.
@@ -42,7 +42,7 @@ pub(crate) fn environment(spec: &JobSpec, call: &CallRef) -> BTreeMap<String, St
     if is_announced(spec) {
         variables.insert("DISPLAY".to_owned(), protocol::DISPLAY.to_owned());
     }
-    let secrets = spec.outward.secrets.iter();
+    let secrets = spec.egress_settings.secrets.iter();
     variables.extend(secrets.map(|(name, secret)| (name.clone(), secret.placeholder.clone())));
     variables.extend(spec.environment.clone());
     variables
@@ -138,7 +138,7 @@ impl Driver {
                 () = sleep_until(flush_at.unwrap_or(deadline)), if flush_at.is_some() => {
                     sink.flush().await.map_err(stop)?;
                 }
-                () = wait_for_cancel(&mut self.wish) => return Err(Ending::Stop(Stop::Cancelled)),
+                () = wait_for_cancel(&mut self.control_request) => return Err(Ending::Stop(Stop::Cancelled)),
                 () = sleep_until(deadline) => {
                     if self.is_time_over() {
                         return Err(Ending::Stop(Stop::Deadline));
@@ -195,8 +195,14 @@ async fn record(update: ExecUpdate, sink: &mut OutputSink) -> Result<(), Ending>
 }
 
 /// Returns when the job is cancelled; otherwise never.
-pub(super) async fn wait_for_cancel(wish: &mut tokio::sync::watch::Receiver<Option<Wish>>) {
-    if wish.wait_for(|wish| *wish == Some(Wish::Cancel)).await.is_err() {
+pub(super) async fn wait_for_cancel(
+    control_request: &mut tokio::sync::watch::Receiver<Option<ControlRequest>>,
+) {
+    if control_request
+        .wait_for(|control_request| *control_request == Some(ControlRequest::Cancel))
+        .await
+        .is_err()
+    {
         std::future::pending::<()>().await;
     }
 }

@@ -17,24 +17,24 @@ use tokio_util::sync::CancellationToken;
 
 use crate::event::{EventBody, FileChange, FilesChanged};
 use crate::recorder::Recorder;
-use crate::workspace_path::UNLISTED;
+use crate::workspace_path::SKIPPED_FOLDERS;
 
 /// Pause between two scans.
-const REST: Duration = Duration::from_secs(1);
+const SCAN_INTERVAL: Duration = Duration::from_secs(1);
 /// Timeout of one scan; changes in a busy sandbox are found by the next scan.
-const PATIENCE: Duration = Duration::from_secs(3);
-const MOST_LISTED: u32 = 5_000;
-const MOST_DEPTH: u32 = 20;
+const TIMEOUT: Duration = Duration::from_secs(3);
+const MAX_LISTED: u32 = 5_000;
+const MAX_DEPTH: u32 = 20;
 /// Maximum number of files per event.
-const MOST_FILES: usize = 100;
+const MAX_FILES: usize = 100;
 /// Maximum size of a file whose text is kept.
-const MOST_TEXT_BYTES: u64 = 64 << 10;
+const MAX_TEXT_BYTES: u64 = 64 << 10;
 /// Maximum amount of text per event, and per job while one server drives it.
-const MOST_EVENT_BYTES: u64 = 256 << 10;
-const MOST_JOB_BYTES: u64 = 16 << 20;
+const MAX_EVENT_BYTES: u64 = 256 << 10;
+const MAX_JOB_BYTES: u64 = 16 << 20;
 
 /// Size and modification time of a file.
-type Facts = (u64, i64);
+type SizeAndTime = (u64, i64);
 
 /// Scans the workspace of one job.
 pub(super) struct FileHistory {
@@ -49,7 +49,7 @@ struct Known {
     is_open: bool,
     /// The sandbox that `files` belongs to; for another sandbox, all files are reported again.
     sandbox: Option<SandboxId>,
-    files: BTreeMap<String, Facts>,
+    files: BTreeMap<String, SizeAndTime>,
     /// The number of calls at the last scan.
     calls: u64,
     kept_bytes: u64,
@@ -70,7 +70,7 @@ impl FileHistory {
                 while calls.changed().await.is_ok() {
                     let count = *calls.borrow_and_update();
                     keeper.look(count).await;
-                    sleep(REST).await;
+                    sleep(SCAN_INTERVAL).await;
                 }
             };
             tokio::select! {
@@ -100,7 +100,7 @@ impl FileHistory {
         }
         let Some(client) = self.guest.borrow().clone() else { return };
         known.calls = count;
-        let sandbox = self.recorder.look(|view| view.sandbox).await;
+        let sandbox = self.recorder.with_view(|view| view.sandbox).await;
         let seen_after = self.recorder.last().await;
         let is_whole = known.sandbox != sandbox;
         if is_whole {
@@ -108,7 +108,7 @@ impl FileHistory {
             known.sandbox = sandbox;
         }
         // A failed scan must not disturb the job.
-        if let Ok(Some((files, left_out))) = timeout(PATIENCE, compare(&client, &mut known)).await {
+        if let Ok(Some((files, left_out))) = timeout(TIMEOUT, compare(&client, &mut known)).await {
             let changed = FilesChanged { is_whole, seen_after, files, left_out };
             let _ = self.recorder.record(EventBody::FilesChanged(changed)).await;
         }
@@ -119,18 +119,18 @@ impl FileHistory {
 async fn compare(client: &GuestClient, known: &mut Known) -> Option<(Vec<FileChange>, u64)> {
     let list = FileOperation::List {
         path: String::new(),
-        depth: MOST_DEPTH,
-        limit: MOST_LISTED,
-        skip: UNLISTED.map(str::to_owned).to_vec(),
+        depth: MAX_DEPTH,
+        limit: MAX_LISTED,
+        skip: SKIPPED_FOLDERS.map(str::to_owned).to_vec(),
     };
     let FileReply::Entries { entries, truncated } = client.file(None, list).await.ok()? else { return None };
     let is_file = |entry: &protocol::FileEntry| entry.stat.kind == FileKind::File;
-    let found: BTreeMap<String, Facts> = entries
+    let found: BTreeMap<String, SizeAndTime> = entries
         .into_iter()
         .filter(is_file)
         .map(|entry| (entry.path, (entry.stat.size, entry.stat.modified_ms)))
         .collect();
-    let differs = |(path, facts): &(&String, &Facts)| known.files.get(*path) != Some(*facts);
+    let differs = |(path, facts): &(&String, &SizeAndTime)| known.files.get(*path) != Some(*facts);
     let written: Vec<(String, u64)> =
         found.iter().filter(differs).map(|(path, facts)| (path.clone(), facts.0)).collect();
     // A truncated list cannot show which files were removed.
@@ -139,13 +139,13 @@ async fn compare(client: &GuestClient, known: &mut Known) -> Option<(Vec<FileCha
         false => known.files.keys().filter(|path| !found.contains_key(*path)).cloned().collect(),
     };
     known.files = found;
-    let left_out = (written.len() + removed.len()).saturating_sub(MOST_FILES) as u64;
-    let mut files: Vec<FileChange> = removed.into_iter().take(MOST_FILES).map(FileChange::removed).collect();
+    let left_out = (written.len() + removed.len()).saturating_sub(MAX_FILES) as u64;
+    let mut files: Vec<FileChange> = removed.into_iter().take(MAX_FILES).map(FileChange::removed).collect();
     let mut event_bytes = 0;
-    for (path, size) in written.into_iter().take(MOST_FILES - files.len()) {
-        let fits = size <= MOST_TEXT_BYTES
-            && event_bytes + size <= MOST_EVENT_BYTES
-            && known.kept_bytes + size <= MOST_JOB_BYTES;
+    for (path, size) in written.into_iter().take(MAX_FILES - files.len()) {
+        let fits = size <= MAX_TEXT_BYTES
+            && event_bytes + size <= MAX_EVENT_BYTES
+            && known.kept_bytes + size <= MAX_JOB_BYTES;
         let content = if fits { text_of(client, &path).await } else { None };
         if content.is_some() {
             event_bytes += size;
@@ -157,7 +157,7 @@ async fn compare(client: &GuestClient, known: &mut Known) -> Option<(Vec<FileCha
 }
 
 async fn text_of(client: &GuestClient, path: &str) -> Option<String> {
-    let read = FileOperation::Read { path: path.to_owned(), offset: 0, limit_bytes: MOST_TEXT_BYTES };
+    let read = FileOperation::Read { path: path.to_owned(), offset: 0, limit_bytes: MAX_TEXT_BYTES };
     match client.file(None, read).await {
         Ok(FileReply::Content { content, base64: false, .. }) => Some(content),
         _ => None,

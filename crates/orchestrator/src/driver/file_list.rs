@@ -18,25 +18,25 @@ use super::archive::removed_on_failure;
 use super::{Driver, Stop, describe};
 use crate::audit::{FILE_LIST, StoredFile};
 use crate::clock::now_ms;
+use crate::egress::redact_all;
 use crate::error::OrchestratorError;
 use crate::event::{EventBody, NewEvent};
-use crate::outward::cover_all;
 
 /// Maximum number of files to compare; beyond that, the list says that it is incomplete.
-const MOST_FILES: u32 = 200_000;
+const MAX_FILES: u32 = 200_000;
 /// How long creating the list may take when the sandbox is about to be removed; the guest may no longer answer.
-const LIST_PATIENCE: Duration = Duration::from_secs(10);
+const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Deeper than any path can be.
 const ALL_LEVELS: u32 = 2048;
 
 /// What is compared: kind, size, mode, modification time, link target.
-type Facts = (FileKind, u64, u32, i64, Option<String>);
+type ComparedFields = (FileKind, u64, u32, i64, Option<String>);
 
 impl Driver {
     /// Saves the initial list of the workspace's files, unless the backend lists file accesses itself.
-    pub(super) async fn remember_files(&self, client: &GuestClient) -> Result<(), Stop> {
+    pub(super) async fn save_initial_file_list(&self, client: &GuestClient) -> Result<(), Stop> {
         let path = self.core.folder.files_before(self.recorder.job());
-        if self.lists_files().await || path.exists() {
+        if self.backend_lists_files().await || path.exists() {
             return Ok(());
         }
         // If listing fails, the final list says so; the job goes on.
@@ -48,14 +48,14 @@ impl Driver {
         Ok(())
     }
 
-    async fn lists_files(&self) -> bool {
+    async fn backend_lists_files(&self) -> bool {
         let sandbox = self.recorder.view().await.sandbox;
         sandbox.is_some_and(|sandbox| self.core.backend.file_list(sandbox).is_some())
     }
 
     /// Writes the list of a job whose sandbox is about to be removed. Only a temporary error is returned; any other
     /// failure is logged and does not stop the job.
-    pub(super) async fn keep_file_list(&self) -> Result<(), OrchestratorError> {
+    pub(super) async fn save_file_list(&self) -> Result<(), OrchestratorError> {
         let job = self.recorder.job();
         let target = self.core.folder.file_log(job);
         let sandbox = self.recorder.view().await.sandbox;
@@ -71,7 +71,7 @@ impl Driver {
             None => self.write_difference(&target).await,
         };
         match result.map_err(OrchestratorError::io("writing the list of files")) {
-            Err(error) if error.is_passing() => Err(error),
+            Err(error) if error.needs_operator() => Err(error),
             Err(error) => {
                 tracing::warn!(%job, error = describe(&error), "the list of files could not be written");
                 Ok(())
@@ -81,12 +81,12 @@ impl Driver {
     }
 
     /// Writes the list of a job that ends without being collected, such as a bare sandbox.
-    pub(super) async fn keep_file_list_once(&self) {
+    pub(super) async fn save_file_list_if_missing(&self) {
         let job = self.recorder.job();
         if self.core.folder.file_log(job).exists() {
             return;
         }
-        match tokio::time::timeout(LIST_PATIENCE, self.keep_file_list()).await {
+        match tokio::time::timeout(LIST_TIMEOUT, self.save_file_list()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!(%job, %error, "the list of files could not be written"),
             Err(_) => tracing::warn!(%job, "the list of files could not be had in time"),
@@ -99,7 +99,7 @@ impl Driver {
         let folder = self.core.folder.job(job);
         let pinned = tokio::task::spawn_blocking(move || StoredFile::of(&folder, FILE_LIST)).await;
         match pinned.unwrap_or_else(|error| Err(io::Error::other(error))) {
-            Ok(stored) => Some(EventBody::AuditStored(stored).into()),
+            Ok(stored) => Some(EventBody::AuditFileStored(stored).into()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => {
                 tracing::warn!(%job, %error, "the list of files cannot be read");
@@ -109,7 +109,7 @@ impl Driver {
     }
 
     /// Saves the file accesses listed for a lost sandbox, before it is removed.
-    pub(super) fn keep_list_of(&self, sandbox: SandboxId) {
+    pub(super) fn save_file_list_of(&self, sandbox: SandboxId) {
         let Some(list) = self.core.backend.file_list(sandbox) else { return };
         let job = self.recorder.job();
         if let Err(error) =
@@ -152,22 +152,22 @@ impl Driver {
 /// The files of the workspace, with the values of secrets redacted, and whether the list is truncated.
 async fn listing(client: &GuestClient, redactor: &Redactor) -> Option<(Vec<FileEntry>, bool)> {
     let operation =
-        FileOperation::List { path: String::new(), depth: ALL_LEVELS, limit: MOST_FILES, skip: Vec::new() };
+        FileOperation::List { path: String::new(), depth: ALL_LEVELS, limit: MAX_FILES, skip: Vec::new() };
     match client.file(None, operation).await {
-        Ok(FileReply::Entries { entries, truncated }) => Some((cover_all(entries, redactor)?, truncated)),
+        Ok(FileReply::Entries { entries, truncated }) => Some((redact_all(entries, redactor)?, truncated)),
         _ => None,
     }
 }
 
 fn difference(before: &[FileEntry], after: &[FileEntry]) -> Vec<(&'static str, String)> {
-    let facts = |entry: &FileEntry| -> Facts {
+    let facts = |entry: &FileEntry| -> ComparedFields {
         let stat = &entry.stat;
         // A directory's time changes with its entries, which are reported themselves.
         let time = if stat.kind == FileKind::Directory { 0 } else { stat.modified_ms };
         let size = if stat.kind == FileKind::Directory { 0 } else { stat.size };
         (stat.kind, size, stat.mode, time, stat.link_target.clone())
     };
-    let table = |entries: &[FileEntry]| -> BTreeMap<String, Facts> {
+    let table = |entries: &[FileEntry]| -> BTreeMap<String, ComparedFields> {
         entries.iter().map(|entry| (entry.path.clone(), facts(entry))).collect()
     };
     let (before, after) = (table(before), table(after));
@@ -190,7 +190,7 @@ fn difference(before: &[FileEntry], after: &[FileEntry]) -> Vec<(&'static str, S
 fn keep(list: &Path, target: &Path, sandbox: &str, redactor: &Redactor) -> io::Result<()> {
     let folder = target.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(folder)?;
-    copy_covered(list, &folder.join(format!("files-{sandbox}.jsonl")), redactor)?;
+    copy_redacted(list, &folder.join(format!("files-{sandbox}.jsonl")), redactor)?;
     let _ = fs::remove_file(target.with_extension("live"));
     let mut lists: Vec<_> = fs::read_dir(folder)?
         .flatten()
@@ -218,18 +218,18 @@ fn keep(list: &Path, target: &Path, sandbox: &str, redactor: &Redactor) -> io::R
 
 /// Copies a list with the values of secrets redacted, because a file name may contain one. Written completely or not
 /// at all.
-pub(crate) fn copy_covered(list: &Path, target: &Path, redactor: &Redactor) -> io::Result<()> {
+pub(crate) fn copy_redacted(list: &Path, target: &Path, redactor: &Redactor) -> io::Result<()> {
     if let Some(folder) = target.parent() {
         fs::create_dir_all(folder)?;
     }
     // Several requests may do this at the same time.
     let partial = target.with_extension(format!("{}.partial", uuid::Uuid::now_v7()));
     removed_on_failure(&partial, || {
-        write_covered(list, &partial, redactor).and_then(|()| fs::rename(&partial, target))
+        write_redacted(list, &partial, redactor).and_then(|()| fs::rename(&partial, target))
     })
 }
 
-fn write_covered(list: &Path, partial: &Path, redactor: &Redactor) -> io::Result<()> {
+fn write_redacted(list: &Path, partial: &Path, redactor: &Redactor) -> io::Result<()> {
     let mut copy = File::create(partial)?;
     let mut cover = redactor.stream();
     let mut list = File::open(list)?;
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_holds_the_value_of_a_secret_is_covered_in_the_list() {
+    fn secrets_in_file_names_are_redacted_in_the_file_list() {
         let folder = tempfile::tempdir().unwrap();
         let (list, target) = (folder.path().join("list"), folder.path().join("audit/files.jsonl"));
         fs::write(&list, "{\"path\": \"/workspace/canary-7f3a-value.txt\"}\n").unwrap();
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lists_of_several_sandboxes_are_one_and_none_of_them_changes() {
+    fn file_lists_of_several_sandboxes_are_concatenated() {
         let folder = tempfile::tempdir().unwrap();
         let (list, target) = (folder.path().join("list"), folder.path().join("audit/files.jsonl"));
         let redactor = Redactor::new([""; 0]);
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_changed_and_went_is_told_and_nothing_else() {
+    fn only_created_written_and_deleted_files_are_listed() {
         use FileKind::{Directory, File};
         let before = [
             entry("same", File, 1, 1),

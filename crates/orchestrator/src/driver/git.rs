@@ -1,6 +1,6 @@
 //! Clones the repository that a job starts from. Runs inside the sandbox, so that the job's egress policy applies.
 
-use agent::{ExecOrder, ExecStart};
+use agent::{ExecStart, ProcessRequest};
 use protocol::{CallKey, Program};
 
 use super::agent::AgentHost;
@@ -11,7 +11,7 @@ use crate::store::WITHOUT_OUTPUT;
 
 /// Id of the call that clones.
 const CALL: &str = "setup-git";
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(900);
+const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(900);
 
 /// Clones into a separate folder and then copies everything over, so that uploaded files stay.
 const SCRIPT: &str = r#"
@@ -55,15 +55,15 @@ impl Driver {
         }
         let arguments =
             ["bash", "-c", SCRIPT, "git_clone", &source.url, source.revision.as_deref().unwrap_or_default()];
-        let order = ExecOrder {
+        let order = ProcessRequest {
             call: CALL.into(),
             key: CallKey::new(CALL, attempt),
             start: Some(ExecStart {
-                timeout: Some(PATIENCE),
+                timeout: Some(TIMEOUT),
                 ..ExecStart::program(Program::Arguments(arguments.map(ToOwned::to_owned).into()))
             }),
             from_chunk: 0,
-            wait: PATIENCE + std::time::Duration::from_secs(30),
+            wait: TIMEOUT + std::time::Duration::from_secs(30),
         };
         let host = AgentHost::new(self, &log).await?;
         let report = host.run(order).await?;

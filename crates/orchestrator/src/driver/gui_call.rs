@@ -60,8 +60,8 @@ impl Driver {
         timeout: Duration,
     ) -> Result<CallEnd, Stop> {
         let started = Clock::now();
-        let mut wish = self.wish.clone();
-        let expiry = self.core.host_disk.sleep_awake(timeout);
+        let mut control_request = self.control_request.clone();
+        let expiry = self.core.host_disk.sleep_unfrozen(timeout);
         tokio::pin!(expiry);
         let key = CallKey::new(call.id.clone(), call.attempt);
         let desktop = desktop_spec(&self.spec);
@@ -71,7 +71,7 @@ impl Driver {
             let asking = client.act_on_desktop(desktop.clone(), Some(key.clone()), action.clone());
             let asked = tokio::select! {
                 asked = asking => asked,
-                () = wait_for_cancel(&mut wish) => return Err(Stop::Cancelled),
+                () = wait_for_cancel(&mut control_request) => return Err(Stop::Cancelled),
                 () = self.time_over() => return Err(Stop::Deadline),
                 () = &mut expiry => {
                     let end = CallEnd {

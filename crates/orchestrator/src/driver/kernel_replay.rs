@@ -6,7 +6,7 @@ use super::steps::end_of_stop;
 use super::{Driver, Stop};
 use crate::error::OrchestratorError;
 use crate::event::EventBody;
-use crate::kernels::{KERNEL_EVENTS, KernelHistory, LostKernel, RefusedCell, Replay, Wanted};
+use crate::kernels::{KERNEL_EVENTS, KernelHistory, KernelSelector, LostKernel, RefusedCell, Replay};
 use crate::request::Work;
 use crate::step::{Step, StepOptions, StepTool};
 
@@ -25,7 +25,7 @@ impl Driver {
     }
 
     /// The refusal of a cell, because its kernel was lost; `None` if the cell may run.
-    pub(super) async fn refuse_cell(&self, wanted: Wanted<'_>) -> Result<Option<RefusedCell>, Stop> {
+    pub(super) async fn refuse_cell(&self, wanted: KernelSelector<'_>) -> Result<Option<RefusedCell>, Stop> {
         let refused = self.kernels.refuse(self.core.store.as_ref(), self.recorder.job(), wanted, false).await;
         Ok(refused?)
     }
@@ -75,7 +75,7 @@ impl Driver {
         let note = format!("run again because the kernel {kernel} was lost with its sandbox");
         self.recorder.record(EventBody::CallEnded(end.with_note(Some(note))).of(call)).await?;
         self.forget_call(call);
-        self.rhythm().worked(started.elapsed());
+        self.checkpoint_schedule().worked(started.elapsed());
         Ok(())
     }
 

@@ -5,11 +5,12 @@
 
 mod agent;
 mod archive;
+mod bare_sandbox;
 mod browser_call;
+mod call_outcome;
 mod checkpoint;
 mod collect;
 mod connect;
-mod covered_tar;
 mod exec;
 mod file_call;
 mod file_history;
@@ -17,47 +18,46 @@ mod file_list;
 mod git;
 mod gui_call;
 mod kernel_replay;
-mod limit_signs;
+mod limit_hints;
+mod loaded_log;
 mod output;
-mod past;
 mod pause;
-mod session;
+mod redacted_tar;
+mod start;
 mod steps;
-mod take_up;
-mod verdict;
 mod work_time;
 
 use std::sync::Arc;
 
 use protocol::GuestClient;
-use sandbox::{Ended, EndedReason, SandboxId};
+use sandbox::{EndReason, Ended, SandboxId};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub(crate) use self::agent::events::logged;
 pub(crate) use self::archive::is_own;
+pub(crate) use self::call_outcome::{Evidence, explain_end};
 pub(crate) use self::collect::checkpoint_artifact;
-use self::connect::Requested;
+use self::connect::SandboxChoice;
 pub(crate) use self::exec::{EGRESS_PORT, environment};
-pub(crate) use self::file_list::copy_covered;
-pub(crate) use self::limit_signs::LimitSigns;
+pub(crate) use self::file_list::copy_redacted;
+pub(crate) use self::limit_hints::LimitHints;
 pub(crate) use self::output::{Captured, OutputSink};
-pub(crate) use self::take_up::drive;
-pub(crate) use self::verdict::{Evidence, explain_end};
+pub(crate) use self::start::drive;
 use self::work_time::WorkTime;
-use crate::answers::JobKind;
+use crate::api_types::JobKind;
 use crate::core::Core;
+use crate::egress::JobEgress;
 use crate::error::OrchestratorError;
-use crate::event::{CallEnd, CallRef, CallStatus, Event, EventBody, NewEvent, Wish};
+use crate::event::{CallEnd, CallRef, CallStatus, ControlRequest, Event, EventBody, NewEvent};
 use crate::ids::JobId;
-use crate::kernels::KernelGate;
+use crate::kernels::LostKernelGuard;
 use crate::last_use::LastUse;
-use crate::outward::Outward;
+use crate::live_tokens::LiveTokens;
 use crate::recorder::{Recorder, Why};
 use crate::request::{JobSpec, OnLoss, Work};
-use crate::speech::Speech;
-use crate::state::{Happening, JobState, Outcome};
+use crate::state::{JobState, Outcome, Transition};
 use crate::store::CALLS;
 use crate::view::JobView;
 
@@ -91,19 +91,19 @@ pub(crate) struct Driver {
     /// The log as of the start of this driver; used to look up calls in flight.
     past: Vec<Event>,
     guest: watch::Sender<Option<GuestClient>>,
-    wish: watch::Receiver<Option<Wish>>,
+    control_request: watch::Receiver<Option<ControlRequest>>,
     used: LastUse,
     idle_ms: watch::Receiver<Option<i64>>,
     /// Whether the job is paused; a paused job does not count toward the running jobs.
     is_paused: Arc<std::sync::atomic::AtomicBool>,
     /// Streams model output to live viewers.
-    speech: Speech,
+    speech: LiveTokens,
     /// The job's egress proxy; `None` if it could not be created and the job is ending.
-    outward: Option<Outward>,
+    egress: Option<JobEgress>,
     /// Stops the tasks that serve the link, no matter how the driver ends.
     link_tasks: CancellationToken,
     _link_tasks_guard: DropGuard,
-    checkpoints: std::sync::Mutex<checkpoint::Rhythm>,
+    checkpoints: std::sync::Mutex<checkpoint::CheckpointSchedule>,
     /// Held while the link is being opened.
     dialing: tokio::sync::Mutex<()>,
     /// How often work was interrupted by a failing model; retry delays grow with it.
@@ -115,9 +115,9 @@ pub(crate) struct Driver {
     /// Records files that commands write, for replay; `None` for bare sandboxes, which are not replayed.
     files: Option<Arc<file_history::FileHistory>>,
     /// The sandbox's counters as of the last call that they were attributed to.
-    blamed: sandbox::Usage,
+    attributed_usage: sandbox::Usage,
     /// Refuses cells whose kernel was lost with a sandbox.
-    kernels: Arc<KernelGate>,
+    kernels: Arc<LostKernelGuard>,
     /// How much of the job's allowed time has been used.
     work_time: WorkTime,
 }
@@ -131,21 +131,21 @@ impl Driver {
                     self.end_without_sandbox(Outcome::Cancelled, Some(cancelled())).await?;
                 }
                 JobState::Draft => return Ok(()),
-                JobState::Paused if view.sandbox.is_none() => return self.requeue_if_wished(&view).await,
+                JobState::Paused if view.sandbox.is_none() => return self.requeue_if_resumed(&view).await,
                 JobState::Paused => self.wait_while_paused(&view).await?,
-                JobState::Queued if view.wish == Some(Wish::Pause) => {
+                JobState::Queued if view.control_request == Some(ControlRequest::Pause) => {
                     return self
                         .recorder
-                        .change(Vec::new(), Happening::Paused, Some(pause::by_wish().why))
+                        .change(Vec::new(), Transition::Paused, Some(pause::paused_by_user().why))
                         .await;
                 }
                 JobState::Queued => {
-                    let requested = self.request_sandbox(Some(Happening::Picked)).await?;
+                    let requested = self.request_sandbox(Some(Transition::Picked)).await?;
                     self.start(&view, requested).await?;
                 }
                 JobState::Starting => {
                     let requested = match view.sandbox {
-                        Some(sandbox) => Requested::Earlier(sandbox),
+                        Some(sandbox) => SandboxChoice::Earlier(sandbox),
                         None => self.request_sandbox(None).await?,
                     };
                     self.start(&view, requested).await?;
@@ -153,7 +153,7 @@ impl Driver {
                 JobState::Running => self.work().await?,
                 JobState::Collecting => self.collect(&view).await?,
                 JobState::Complete | JobState::Failed | JobState::Cancelled => {
-                    self.dismantle(&view).await;
+                    self.clean_up_job(&view).await;
                     return Ok(());
                 }
             }
@@ -161,14 +161,14 @@ impl Driver {
     }
 
     /// Creates the egress proxy. A job whose secrets are unavailable must not run without them.
-    async fn open_outward(&mut self) -> Result<(), OrchestratorError> {
-        if self.recorder.look(|view| view.state.is_over()).await {
+    async fn open_egress(&mut self) -> Result<(), OrchestratorError> {
+        if self.recorder.with_view(|view| view.state.is_over()).await {
             return Ok(());
         }
-        match Outward::open(&self.core, &self.recorder, &self.spec, &self.past).await {
-            Ok(outward) => self.outward = Some(outward),
+        match JobEgress::open(&self.core, &self.recorder, &self.spec, &self.past).await {
+            Ok(egress) => self.egress = Some(egress),
             Err(error @ OrchestratorError::Fenced(_)) => return Err(error),
-            Err(error) if error.is_passing() => return Err(error),
+            Err(error) if error.needs_operator() => return Err(error),
             Err(error) => {
                 let why = Why::new(error.code(), describe(&error));
                 self.end_without_sandbox(Outcome::Failed, Some(why)).await?;
@@ -183,18 +183,18 @@ impl Driver {
     }
 
     fn is_cancelled(&self) -> bool {
-        *self.wish.borrow() == Some(Wish::Cancel)
+        *self.control_request.borrow() == Some(ControlRequest::Cancel)
     }
 
-    async fn start(&mut self, view: &JobView, requested: Requested) -> Result<(), OrchestratorError> {
+    async fn start(&mut self, view: &JobView, requested: SandboxChoice) -> Result<(), OrchestratorError> {
         match self.make_sandbox(view, requested).await {
             Ok(()) => Ok(()),
-            Err(Stop::Lost(ended)) if ended.reason == EndedReason::NotStarted => {
+            Err(Stop::Lost(ended)) if ended.reason == EndReason::NotStarted => {
                 let why = Why::new("sandbox_failed", ended.detail);
                 self.end_without_sandbox(Outcome::Failed, Some(why)).await
             }
             Err(Stop::NoRoom(detail)) => self.requeue(view, OrchestratorError::DiskFull, detail).await,
-            Err(Stop::Failed(error)) if error.is_passing() => {
+            Err(Stop::Failed(error)) if error.needs_operator() => {
                 let detail = error.to_string();
                 self.requeue(view, error, detail).await
             }
@@ -216,14 +216,14 @@ impl Driver {
             let why = Why::new(error.code(), format!("no sandbox can be made: {detail}"));
             return self.end_without_sandbox(Outcome::Failed, Some(why)).await;
         }
-        if let Some(sandbox) = self.recorder.look(|view| view.sandbox).await {
+        if let Some(sandbox) = self.recorder.with_view(|view| view.sandbox).await {
             // The reconciler removes whatever is left.
             let _ = self.core.backend.destroy(sandbox).await;
         }
         let remedy = if matches!(error, OrchestratorError::DiskFull) { "; free some space" } else { "" };
         let reason = format!("no sandbox can be made: {detail}{remedy}; the job is tried again until then");
         let why = Why::new(error.code(), reason);
-        self.recorder.change(Vec::new(), Happening::Requeued, Some(why)).await?;
+        self.recorder.change(Vec::new(), Transition::Requeued, Some(why)).await?;
         if self.is_cancelled() { Ok(()) } else { Err(error) }
     }
 
@@ -244,7 +244,7 @@ impl Driver {
             Work::Steps(steps) => self.run_steps(&steps).await,
             Work::Task(_) => self.run_agent().await,
             // A session has no result, so there is nothing to collect.
-            Work::Session { .. } => match self.hold_session().await {
+            Work::Session { .. } => match self.hold_sandbox().await {
                 Ok(why) => return self.end_without_sandbox(Outcome::Cancelled, Some(why)).await,
                 Err(Stop::Cancelled) => {
                     return self.end_without_sandbox(Outcome::Cancelled, Some(cancelled())).await;
@@ -256,7 +256,7 @@ impl Driver {
             files.close().await;
         }
         match result {
-            Ok(why) => self.recorder.change(Vec::new(), Happening::WorkOver, why).await,
+            Ok(why) => self.recorder.change(Vec::new(), Transition::WorkOver, why).await,
             Err(stop) => self.stop(stop).await,
         }
     }
@@ -264,11 +264,13 @@ impl Driver {
     /// Records why the work stopped, and the resulting state.
     async fn stop(&mut self, stop: Stop) -> Result<(), OrchestratorError> {
         match stop {
-            Stop::Cancelled => self.recorder.change(Vec::new(), Happening::WorkOver, Some(cancelled())).await,
+            Stop::Cancelled => {
+                self.recorder.change(Vec::new(), Transition::WorkOver, Some(cancelled())).await
+            }
             Stop::Deadline => {
                 let reason = format!("the job ran longer than its {} s", self.spec.wall_clock.as_secs_f64());
                 self.recorder
-                    .change(Vec::new(), Happening::WorkOver, Some(Why::new("deadline", reason)))
+                    .change(Vec::new(), Transition::WorkOver, Some(Why::new("deadline", reason)))
                     .await
             }
             Stop::Paused(pause) => self.pause(pause).await,
@@ -276,7 +278,7 @@ impl Driver {
             Stop::NoRoom(_) => Err(OrchestratorError::DiskFull),
             Stop::Failed(error @ OrchestratorError::Fenced(_)) => Err(error),
             // Another driver continues in the same sandbox later.
-            Stop::Failed(error) if error.is_passing() => Err(error),
+            Stop::Failed(error) if error.needs_operator() => Err(error),
             Stop::Failed(error) => {
                 tracing::error!(job = %self.recorder.job(), error = &error as &dyn std::error::Error, "the job cannot go on");
                 let why = Why::new(error.code(), describe(&error));
@@ -294,32 +296,32 @@ impl Driver {
             let why = Why::new("sandbox_failed", ended.detail);
             return self.end_without_sandbox(Outcome::Failed, Some(why)).await;
         };
-        self.keep_list_of(sandbox);
+        self.save_file_list_of(sandbox);
         let _ = self.core.backend.destroy(sandbox).await;
         let mut events = self.interrupt_calls().await?;
         let steps_kept = view.checkpoint_steps.unwrap_or(0);
         let kernels = self.lost_kernels(steps_kept).await?;
         let detail = ended.detail.clone();
-        events.extend(self.tell_of_loss(&ended, &kernels).await?);
+        events.extend(self.sandbox_loss_events(&ended, &kernels).await?);
         let lost = EventBody::SandboxLost { sandbox, reason: ended.reason, detail, steps_kept, kernels };
         events.push(lost.into());
         let outcome = if self.is_cancelled() { Outcome::Cancelled } else { view.outcome() };
         let fatal = if outcome == Outcome::Cancelled {
             None
-        } else if ended.reason == EndedReason::OutOfMemory {
+        } else if ended.reason == EndReason::OutOfMemory {
             Some(Why::new("out_of_memory", ended.detail))
         } else if self.spec.on_loss == OnLoss::Fail
             || view.kind == JobKind::Sandbox
             || view.losses >= self.core.settings().max_losses
         {
-            let is_damaged = ended.reason == EndedReason::WorkspaceDamaged;
+            let is_damaged = ended.reason == EndReason::WorkspaceDamaged;
             Some(Why::new(if is_damaged { "workspace_damaged" } else { "sandbox_lost" }, ended.detail))
         } else {
             None
         };
         match fatal {
             None if outcome == Outcome::Complete => {
-                self.recorder.change(events, Happening::SandboxLost, None).await
+                self.recorder.change(events, Transition::SandboxLost, None).await
             }
             // The job was about to end without success anyway, so redoing the work is pointless.
             None => {
@@ -347,13 +349,13 @@ impl Driver {
         why: Option<Why>,
     ) -> Result<(), OrchestratorError> {
         // The list of files must be final before the job ends, because the log then pins its digest.
-        if self.recorder.look(|view| view.sandbox.is_some()).await {
-            self.keep_file_list_once().await;
+        if self.recorder.with_view(|view| view.sandbox.is_some()).await {
+            self.save_file_list_if_missing().await;
         }
         let mut events = Vec::new();
         // For a cancelled bare sandbox, the API requests that run the calls notice the closed link and log the end
         // themselves.
-        if outcome != Outcome::Cancelled || self.recorder.look(|view| view.kind == JobKind::Job).await {
+        if outcome != Outcome::Cancelled || self.recorder.with_view(|view| view.kind == JobKind::Job).await {
             self.past.clear();
             events = interrupt_calls(&self.core, self.recorder.job(), "the job ended while it ran").await?;
         }
@@ -361,9 +363,9 @@ impl Driver {
     }
 
     /// Removes what the job no longer needs. The reconciler repeats what fails here.
-    async fn dismantle(&mut self, view: &JobView) {
+    async fn clean_up_job(&mut self, view: &JobView) {
         if view.sandbox.is_some() {
-            self.keep_file_list_once().await;
+            self.save_file_list_if_missing().await;
         }
         self.forget_guest();
         if let Some(sandbox) = view.sandbox
@@ -410,7 +412,7 @@ impl Driver {
 
     fn sandbox_of(view: &JobView) -> Result<SandboxId, Stop> {
         view.sandbox.ok_or_else(|| {
-            Stop::Lost(Ended { reason: EndedReason::Lost, detail: "the job has no sandbox".into() })
+            Stop::Lost(Ended { reason: EndReason::Lost, detail: "the job has no sandbox".into() })
         })
     }
 }

@@ -10,12 +10,12 @@ use protocol::{DisplayReader, OutputChunk, OutputStream};
 use tokio::time::Instant;
 
 use crate::code::Shown;
+use crate::egress::redact_all;
 use crate::error::OrchestratorError;
 use crate::event::{CallEnd, CallRef, Event, EventBody, NewEvent};
-use crate::outward::cover_all;
 use crate::recorder::Recorder;
 
-use super::limit_signs::{LimitSigns, SignReader};
+use super::limit_hints::{LimitHintScanner, LimitHints};
 
 /// A batch is written when it is this old ...
 const BATCH_AGE: Duration = Duration::from_millis(50);
@@ -102,7 +102,7 @@ pub(crate) struct OutputSink {
     written_bytes: u64,
     search: Option<Search>,
     captured: Captured,
-    signs: SignReader,
+    hints: LimitHintScanner,
     displays: DisplayReader,
     /// Events to write together with the next batch, and their approximate size.
     waiting: Vec<NewEvent>,
@@ -132,7 +132,7 @@ impl OutputSink {
             written_bytes: 0,
             search,
             captured,
-            signs: SignReader::default(),
+            hints: LimitHintScanner::default(),
             displays: DisplayReader::default(),
             waiting: Vec::new(),
             waiting_bytes: 0,
@@ -186,15 +186,15 @@ impl OutputSink {
     }
 
     /// Limits that the messages on stderr refer to.
-    pub(crate) fn limit_signs(&mut self) -> LimitSigns {
-        self.signs.signs()
+    pub(crate) fn limit_hints(&mut self) -> LimitHints {
+        self.hints.hints()
     }
 
     /// The captured output, with the values of secrets redacted.
     pub(crate) fn into_captured(mut self) -> Captured {
         let shown = std::mem::take(&mut self.captured.shown);
         self.captured.shown =
-            shown.into_iter().filter_map(|shown| cover_all(shown, &self.redactor)).collect();
+            shown.into_iter().filter_map(|shown| redact_all(shown, &self.redactor)).collect();
         for text in [&mut self.captured.stdout, &mut self.captured.stderr] {
             self.redactor.cover(text);
             if self.captured.truncated {
@@ -278,7 +278,7 @@ impl OutputSink {
             search.take(bytes);
         }
         if stream == OutputStream::Stderr {
-            self.signs.take(bytes);
+            self.hints.take(bytes);
         }
         self.captured.take(stream, bytes);
     }
@@ -355,7 +355,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_start_of_a_character_is_held_back_and_garbage_is_not() {
+    fn incomplete_characters_are_held_back_but_invalid_bytes_are_not() {
         assert_eq!(unfinished_bytes("héllo".as_bytes()), 0);
         assert_eq!(unfinished_bytes(&"hé".as_bytes()[..2]), 1);
         assert_eq!(unfinished_bytes(&"€".as_bytes()[..2]), 2);
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_found_across_chunks() {
+    fn expected_text_is_found_across_chunks() {
         let mut search = Search { wanted: b"needle".to_vec(), tail: Vec::new(), found: false };
         for part in ["hay nee", "d", "le hay"] {
             assert!(!search.found);

@@ -11,28 +11,28 @@ use super::exec::wait_for_cancel;
 use super::{Driver, cancelled};
 use crate::clock::now_ms;
 use crate::error::OrchestratorError;
-use crate::event::{EventBody, Wish};
+use crate::event::{ControlRequest, EventBody};
 use crate::recorder::Why;
-use crate::state::Happening;
+use crate::state::Transition;
 use crate::view::JobView;
 
 /// Maximum delay between two attempts with a failing model.
-const LONGEST_RETRY: Duration = Duration::from_secs(600);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(600);
 /// Maximum delay that a provider may ask for.
-const LONGEST_ASKED: Duration = Duration::from_secs(24 * 3600);
+const MAX_PROVIDER_DELAY: Duration = Duration::from_secs(24 * 3600);
 /// Maximum time between two checks of the clock.
-const LONGEST_NAP: Duration = Duration::from_secs(3600);
+const MAX_SLEEP: Duration = Duration::from_secs(3600);
 /// Codes of pauses that end by themselves after some time.
-const RETRIED: [&str; 6] =
-    ["rate_limited", "model_server", "model_unreachable", "model_cut", "model_silent", "model_malformed"];
+const RETRIED_CODES: [&str; 6] =
+    ["rate_limited", "model_server", "model_unreachable", "model_cut", "model_timeout", "model_malformed"];
 
 /// Codes of pauses that require a change of the model settings; once these change, the job tries again.
-const MENDED: [&str; 5] =
+const FIXED_BY_SETTINGS: [&str; 5] =
     ["model_auth", "unknown_model", "model_no_credit", "model_rejected", "model_settings"];
 
 /// Appends to the reason how to fix the problem, unless the reason already says so.
 pub(super) fn with_remedy(code: &str, reason: String) -> String {
-    if !MENDED.contains(&code) {
+    if !FIXED_BY_SETTINGS.contains(&code) {
         return reason;
     }
     format!(
@@ -49,7 +49,7 @@ pub(crate) struct Pause {
 }
 
 /// A user paused the job.
-pub(super) fn by_wish() -> Pause {
+pub(super) fn paused_by_user() -> Pause {
     let why = Why::new("user", "somebody paused it; `caisson resume` lets it go on");
     Pause { why, retry_after: None }
 }
@@ -61,7 +61,7 @@ impl Driver {
             self.model_failures += 1;
         }
         self.asked_to_wait = pause.retry_after.unwrap_or_default();
-        self.recorder.change(Vec::new(), Happening::Paused, Some(pause.why)).await
+        self.recorder.change(Vec::new(), Transition::Paused, Some(pause.why)).await
     }
 
     /// Waits until the reason for the pause is gone, then resumes the job.
@@ -69,22 +69,22 @@ impl Driver {
         self.is_paused.store(true, Ordering::Relaxed);
         self.core.queue_changed.notify_one();
         let (since, waited) = (Instant::now(), self.recorder.waiting().total());
-        let ended = self.wait_for_reason(view).await;
+        let ended = self.wait_until_resumable(view).await;
         // Waiting for the operator, such as for a database, is counted by itself.
         let counted = self.recorder.waiting().total().saturating_sub(waited);
-        self.work_time.has_waited(since.elapsed().saturating_sub(counted));
+        self.work_time.add_wait(since.elapsed().saturating_sub(counted));
         self.is_paused.store(false, Ordering::Relaxed);
         ended
     }
 
-    async fn wait_for_reason(&mut self, view: &JobView) -> Result<(), OrchestratorError> {
+    async fn wait_until_resumable(&mut self, view: &JobView) -> Result<(), OrchestratorError> {
         let code = view.code.clone().unwrap_or_default();
-        let retry_at = RETRIED
+        let retry_at = RETRIED_CODES
             .contains(&code.as_str())
-            .then(|| Instant::now() + retry_pause(self.model_failures, self.asked_to_wait));
+            .then(|| Instant::now() + retry_delay(self.model_failures, self.asked_to_wait));
         let mut settings = self.core.models.changes();
-        let is_mended = |settings: &mut tokio::sync::watch::Receiver<u64>, tried: Option<u64>| {
-            MENDED.contains(&code.as_str()) && tried != Some(*settings.borrow_and_update())
+        let are_settings_changed = |settings: &mut tokio::sync::watch::Receiver<u64>, tried: Option<u64>| {
+            FIXED_BY_SETTINGS.contains(&code.as_str()) && tried != Some(*settings.borrow_and_update())
         };
         // Open the link, so that a person can use the sandbox and a lost sandbox is noticed.
         if let Err(stop) = self.guest().await {
@@ -93,21 +93,21 @@ impl Driver {
         loop {
             let changed = self.recorder.changed();
             let now = self.recorder.view().await;
-            if self.is_cancelled() || now.wish == Some(Wish::Cancel) {
-                return self.recorder.change(Vec::new(), Happening::WorkOver, Some(cancelled())).await;
+            if self.is_cancelled() || now.control_request == Some(ControlRequest::Cancel) {
+                return self.recorder.change(Vec::new(), Transition::WorkOver, Some(cancelled())).await;
             }
             let is_time = retry_at.is_some_and(|at| Instant::now() >= at)
-                || is_mended(&mut settings, self.tried_settings);
-            if may_go_on(&now, &code, is_time, self.has_model()) {
-                return self.recorder.change(Vec::new(), Happening::Resumed, None).await;
+                || are_settings_changed(&mut settings, self.tried_settings);
+            if can_resume(&now, &code, is_time, self.has_model()) {
+                return self.recorder.change(Vec::new(), Transition::Resumed, None).await;
             }
             let deadline = self.expire_request(&now).await?;
-            let mut wish = self.wish.clone();
+            let mut control_request = self.control_request.clone();
             let client = self.guest.borrow().clone();
             tokio::select! {
                 () = changed => {}
-                () = wait_for_cancel(&mut wish) => {}
-                () = tokio::time::sleep(deadline.unwrap_or(LONGEST_NAP)) => {}
+                () = wait_for_cancel(&mut control_request) => {}
+                () = tokio::time::sleep(deadline.unwrap_or(MAX_SLEEP)) => {}
                 () = tokio::time::sleep_until(retry_at.unwrap_or_else(Instant::now)), if retry_at.is_some() => {}
                 () = self.core.model_found.notified(), if code == "no_model" => {}
                 Ok(()) = settings.changed() => {}
@@ -121,13 +121,13 @@ impl Driver {
     }
 
     /// Puts a job without a sandbox back into the queue when a user resumes it or the missing model is available.
-    pub(super) async fn requeue_if_wished(&mut self, view: &JobView) -> Result<(), OrchestratorError> {
+    pub(super) async fn requeue_if_resumed(&mut self, view: &JobView) -> Result<(), OrchestratorError> {
         let waits_for_model = view.code.as_deref() == Some("no_model");
-        let may = if waits_for_model { self.has_model() } else { view.is_resume_wished };
-        if !may || view.wish == Some(Wish::Pause) {
+        let may = if waits_for_model { self.has_model() } else { view.is_resume_requested };
+        if !may || view.control_request == Some(ControlRequest::Pause) {
             return Ok(());
         }
-        self.recorder.change(Vec::new(), Happening::Requeued, None).await?;
+        self.recorder.change(Vec::new(), Transition::Requeued, None).await?;
         self.core.queue_changed.notify_one();
         Ok(())
     }
@@ -143,7 +143,7 @@ impl Driver {
         let left = |request: &PersonRequest| request.deadline_ms.map(|deadline| deadline.saturating_sub(now));
         for request in requests {
             if left(request).is_some_and(|left| left <= 0) {
-                let event = EventBody::RequestAnswered { id: request.id.clone(), answer: None };
+                let event = EventBody::InputAnswered { id: request.id.clone(), answer: None };
                 self.recorder.record(event).await?;
             }
         }
@@ -159,16 +159,16 @@ impl Driver {
 }
 
 /// The delay after this many consecutive failures, at least as long as the provider asked for.
-fn retry_pause(failures: u32, asked: Duration) -> Duration {
+fn retry_delay(failures: u32, asked: Duration) -> Duration {
     let pause = Duration::from_secs(10) * 2u32.saturating_pow(failures.min(8));
-    pause.min(LONGEST_RETRY).max(asked.min(LONGEST_ASKED))
+    pause.min(MAX_RETRY_DELAY).max(asked.min(MAX_PROVIDER_DELAY))
 }
 
 /// Whether the reason for the pause is gone.
-fn may_go_on(view: &JobView, code: &str, is_time: bool, has_model: bool) -> bool {
+fn can_resume(view: &JobView, code: &str, is_time: bool, has_model: bool) -> bool {
     let agent = view.agent.as_ref();
     let is_taken_over = agent.is_some_and(|agent| agent.taken_over_by.is_some());
-    if view.wish == Some(Wish::Pause) || is_taken_over {
+    if view.control_request == Some(ControlRequest::Pause) || is_taken_over {
         return false;
     }
     let is_answered = agent.is_some_and(|agent| agent.requests.is_empty());
@@ -176,7 +176,7 @@ fn may_go_on(view: &JobView, code: &str, is_time: bool, has_model: bool) -> bool
         "question" | "approval" => is_answered,
         "takeover" => true,
         "no_model" => has_model,
-        _ => view.is_resume_wished || is_time,
+        _ => view.is_resume_requested || is_time,
     }
 }
 
@@ -185,8 +185,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_grow_with_failures_and_are_never_shorter_than_the_provider_asks_for() {
-        let seconds = |failures, asked| retry_pause(failures, Duration::from_secs(asked)).as_secs();
+    fn retry_delay_grows_with_failures_and_respects_the_provider() {
+        let seconds = |failures, asked| retry_delay(failures, Duration::from_secs(asked)).as_secs();
         assert_eq!([seconds(0, 0), seconds(1, 0), seconds(3, 0), seconds(40, 0)], [10, 20, 80, 600]);
         assert_eq!(seconds(1, 3600), 3600);
         assert_eq!(seconds(1, 5), 20);

@@ -6,17 +6,17 @@ use protocol::{CallKey, Exec, ExecOutcome, Program};
 use sandbox::Usage;
 use tokio::time::Instant;
 
-use super::browser_call::Begun;
+use super::browser_call::StepOrigin;
+use super::call_outcome::{Evidence, explain_end};
 use super::exec::{ExecCall, environment};
 use super::file_call::operation_of;
 use super::kernel_replay::language_of;
-use super::verdict::{Evidence, explain_end};
 use super::{Captured, Driver, OutputSink, Stop};
 use crate::agent_view::is_agent_call;
 use crate::code::{Language, program_of_code};
 use crate::desktop::GuiInput;
 use crate::desktop_script::{script_command, script_text};
-use crate::event::{CallEnd, CallRef, CallStatus, EventBody, Wish};
+use crate::event::{CallEnd, CallRef, CallStatus, ControlRequest, EventBody};
 use crate::recorder::Why;
 use crate::step::{Step, StepTool};
 use crate::view::{StepStatus, StepView, call_of_step};
@@ -28,7 +28,7 @@ impl Driver {
     /// Runs the remaining steps. `None` means that all did what was expected; otherwise the reason why the job
     /// failed.
     pub(super) async fn run_steps(&mut self, steps: &[Step]) -> Result<Option<Why>, Stop> {
-        self.settle_foreign_calls().await?;
+        self.interrupt_api_calls().await?;
         let mut failures = self.count_failures();
         loop {
             let view = self.recorder.view().await;
@@ -37,8 +37,8 @@ impl Driver {
                 if self.is_cancelled() {
                     return Err(Stop::Cancelled);
                 }
-                if view.wish == Some(Wish::Pause) {
-                    return Err(Stop::Paused(super::pause::by_wish()));
+                if view.control_request == Some(ControlRequest::Pause) {
+                    return Err(Stop::Paused(super::pause::paused_by_user()));
                 }
                 if self.is_time_over() {
                     return Err(Stop::Deadline);
@@ -81,7 +81,7 @@ impl Driver {
         let result = match (refused, &step.tool, operation_of(&step.tool)) {
             (Some(refused), ..) => Ok(refused.end()),
             (None, StepTool::Browser(input), _) => {
-                let begun = if begun_before { Begun::Before } else { Begun::Now };
+                let begun = if begun_before { StepOrigin::Before } else { StepOrigin::Now };
                 self.run_browser_step(step, input, begun).await
             }
             (None, StepTool::Gui(input), _) => self.run_gui_step(&call, step, input).await,
@@ -103,7 +103,7 @@ impl Driver {
         if end.status == CallStatus::Failed || index + 1 < steps.len() {
             self.forget_call(&call);
         }
-        self.rhythm().worked(started.elapsed());
+        self.checkpoint_schedule().worked(started.elapsed());
         Ok(end)
     }
 
@@ -124,19 +124,19 @@ impl Driver {
             Captured::new(ERROR_BYTES),
         );
         sink.resume(&self.past);
-        self.settle_figures(call).await;
+        self.update_usage_baseline(call).await;
         let outcome = self.run_exec(&exec, &mut sink).await?;
-        let after = self.usage_if_failed(&outcome).await;
+        let after = self.usage_after(&outcome).await;
         let end = explain_end(&Evidence {
             outcome: &outcome,
             expectation,
             text_found: sink.found(),
-            signs: sink.limit_signs(),
-            before: self.blamed,
+            hints: sink.limit_hints(),
+            before: self.attributed_usage,
             after,
             timeout_s: timeout,
         });
-        self.blamed = after;
+        self.attributed_usage = after;
         let end = end.with_note(self.recorder.refusals_of(call).await);
         let stderr = String::from_utf8_lossy(&sink.into_captured().stderr).into_owned();
         Ok((end, stderr))
@@ -177,24 +177,24 @@ impl Driver {
     /// Updates the usage baseline, so that limit hits from before this call are not attributed to it. Skipped for the
     /// first call in a new sandbox, and for a call that an earlier server started: its own limit hits may be in the
     /// counters already.
-    async fn settle_figures(&mut self, call: &CallRef) {
+    async fn update_usage_baseline(&mut self, call: &CallRef) {
         let is_first = call.id == call_of_step(0) && call.attempt == 1;
         if !is_first && self.past.is_empty() {
-            self.blamed = self.usage(self.blamed).await;
+            self.attributed_usage = self.usage(self.attributed_usage).await;
         }
     }
 
     /// The sandbox's counters; only queried if the process failed.
-    async fn usage_if_failed(&self, outcome: &ExecOutcome) -> Usage {
+    async fn usage_after(&self, outcome: &ExecOutcome) -> Usage {
         if outcome.end == protocol::ExecEnd::Code(0) {
-            return self.blamed;
+            return self.attributed_usage;
         }
-        self.usage(self.blamed).await
+        self.usage(self.attributed_usage).await
     }
 
     /// The sandbox's counters; `before` if they cannot be read.
     pub(super) async fn usage(&self, before: Usage) -> Usage {
-        let Some(sandbox) = self.recorder.look(|view| view.sandbox).await else { return before };
+        let Some(sandbox) = self.recorder.with_view(|view| view.sandbox).await else { return before };
         self.core.backend.observe(sandbox).await.map_or(before, |observed| observed.usage)
     }
 
@@ -209,7 +209,7 @@ impl Driver {
     }
 
     /// Ends API calls that were in flight when the previous server died: nobody waits for their result any more.
-    pub(super) async fn settle_foreign_calls(&mut self) -> Result<(), Stop> {
+    pub(super) async fn interrupt_api_calls(&mut self) -> Result<(), Stop> {
         let mut open: Vec<CallRef> = Vec::new();
         for event in &self.past {
             match (&event.body, &event.call) {

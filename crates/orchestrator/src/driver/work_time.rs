@@ -19,7 +19,7 @@ pub(super) struct WorkTime {
 
 impl WorkTime {
     /// Starts counting for a job with this view.
-    pub(super) fn taken_up(view: &JobView) -> Self {
+    pub(super) fn resumed(view: &JobView) -> Self {
         // Time spent paused does not count.
         let until_ms = view.paused_since_ms.unwrap_or_else(now_ms);
         let used_ms = view.started_ms.map_or(0, |started| until_ms - started - view.paused_ms);
@@ -28,7 +28,7 @@ impl WorkTime {
     }
 
     /// Counts this time as waiting.
-    pub(super) fn has_waited(&mut self, time: Duration) {
+    pub(super) fn add_wait(&mut self, time: Duration) {
         self.waited += time;
     }
 
@@ -50,13 +50,13 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    fn taken_up(before: Duration) -> WorkTime {
+    fn resumed(before: Duration) -> WorkTime {
         WorkTime { before, since: Instant::now(), waited: Duration::ZERO }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn only_time_that_is_counted_is_used_up() {
-        let work = taken_up(seconds(10));
+    async fn deadline_counts_only_monotonic_time() {
+        let work = resumed(seconds(10));
         let end = Instant::now() + seconds(90);
         assert_eq!(work.deadline(ALLOWED), end);
         tokio::time::advance(seconds(30)).await;
@@ -66,10 +66,10 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn waiting_for_somebody_is_not_working() {
-        let mut work = taken_up(Duration::ZERO);
+    async fn paused_time_does_not_count_as_work() {
+        let mut work = resumed(Duration::ZERO);
         tokio::time::advance(seconds(500)).await;
-        work.has_waited(seconds(500));
+        work.add_wait(seconds(500));
         assert_eq!(work.deadline(ALLOWED), Instant::now() + ALLOWED);
     }
 }

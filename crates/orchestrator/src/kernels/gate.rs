@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::watch;
 
-use super::history::{KERNEL_LOST, KernelHistory, Wanted};
+use super::history::{KERNEL_LOST, KernelHistory, KernelSelector};
 use super::{KERNEL_EVENTS, KernelUse, LostKernel, OnKernelLoss};
 use crate::error::OrchestratorError;
 use crate::event::{CallEnd, CallStatus};
@@ -13,7 +13,7 @@ use crate::store::Store;
 
 /// Checks the cells of a job. It only remembers when the log need not be read again.
 #[derive(Debug)]
-pub(crate) struct KernelGate {
+pub(crate) struct LostKernelGuard {
     on_loss: OnKernelLoss,
     job_settled: AtomicBool,
     api_settled: AtomicBool,
@@ -63,7 +63,7 @@ impl RefusedCell {
     }
 }
 
-impl KernelGate {
+impl LostKernelGuard {
     /// Creates the gate of a job that has lost this many sandboxes.
     pub(crate) fn new(on_loss: OnKernelLoss, losses: u32) -> Self {
         let is_settled = losses == 0;
@@ -103,7 +103,7 @@ impl KernelGate {
         &self,
         store: &dyn Store,
         job: JobId,
-        wanted: Wanted<'_>,
+        wanted: KernelSelector<'_>,
         is_api: bool,
     ) -> Result<Option<RefusedCell>, OrchestratorError> {
         let settled = if is_api { &self.api_settled } else { &self.job_settled };
@@ -114,7 +114,7 @@ impl KernelGate {
         if history.is_settled(is_api) {
             settled.store(true, Ordering::SeqCst);
         }
-        let refused = history.untold(&wanted, is_api, self.on_loss == OnKernelLoss::Replay);
+        let refused = history.unreported_loss(&wanted, is_api, self.on_loss == OnKernelLoss::Replay);
         Ok(refused.map(|(kernel, failed)| RefusedCell { kernel, failed }))
     }
 }

@@ -6,13 +6,13 @@ use serde_json::Value;
 
 use super::LostKernel;
 use super::names::Names;
-use crate::deeds::DeedKind;
 use crate::event::{CallEnd, CallRef, CallStatus, Event, EventBody};
 use crate::store::Kinds;
+use crate::user_actions::UserActionKind;
 
 /// The events that concern kernels.
 pub(crate) const KERNEL_EVENTS: Kinds =
-    Kinds::Only(&["call_started", "call_ended", "sandbox_lost", "person_acted"]);
+    Kinds::Only(&["call_started", "call_ended", "sandbox_lost", "user_action"]);
 
 /// The code of a cell that was refused because its kernel was lost.
 pub(crate) const KERNEL_LOST: &str = "kernel_lost";
@@ -43,9 +43,9 @@ struct Loss {
     cells: Vec<LoggedCell>,
     lost: LostKernel,
     /// Whether a cell of the job itself was refused because of it.
-    job_told: bool,
+    job_notified: bool,
     /// Whether a cell submitted over the API was refused because of it.
-    api_told: bool,
+    api_notified: bool,
     /// The call whose replay failed.
     failed: Option<String>,
 }
@@ -67,7 +67,7 @@ impl KernelState {
     /// The cells that would be lost with the sandbox: those that ran, and those still waiting to be replayed. Steps
     /// from `steps_kept` on are repeated anyway.
     fn would_lose(&self, steps_kept: usize) -> Vec<LoggedCell> {
-        let waiting = self.loss.as_ref().filter(|loss| !loss.job_told && loss.failed.is_none());
+        let waiting = self.loss.as_ref().filter(|loss| !loss.job_notified && loss.failed.is_none());
         let waiting = waiting.map_or(&[][..], |loss| loss.cells.as_slice());
         let is_lost = |cell: &&LoggedCell| cell.step.is_none_or(|step| step < steps_kept);
         self.cells.iter().chain(waiting).filter(is_lost).cloned().collect()
@@ -119,10 +119,10 @@ impl KernelHistory {
                     self.end(cell, end);
                 }
             }
-            (EventBody::PersonActed(deed), _)
-                if deed.what == DeedKind::KernelRestarted && deed.failed.is_none() =>
+            (EventBody::UserAction(action), _)
+                if action.what == UserActionKind::KernelRestarted && action.failed.is_none() =>
             {
-                if let Some(state) = deed.name.as_ref().and_then(|name| self.kernels.get_mut(name)) {
+                if let Some(state) = action.name.as_ref().and_then(|name| self.kernels.get_mut(name)) {
                     state.forget();
                 }
             }
@@ -147,7 +147,8 @@ impl KernelHistory {
         let state = self.kernels.entry(kernel.name.clone()).or_default();
         if end.code.as_deref() == Some(KERNEL_LOST) {
             if let Some(loss) = &mut state.loss {
-                let told = if is_api_call(&cell.call) { &mut loss.api_told } else { &mut loss.job_told };
+                let told =
+                    if is_api_call(&cell.call) { &mut loss.api_notified } else { &mut loss.job_notified };
                 *told = true;
             }
             return;
@@ -192,8 +193,8 @@ impl KernelHistory {
             state.loss = (!cells.is_empty()).then_some(Loss {
                 cells,
                 lost,
-                job_told: false,
-                api_told: false,
+                job_notified: false,
+                api_notified: false,
                 failed: None,
             });
             state.forget();
@@ -227,18 +228,18 @@ impl KernelHistory {
 
     /// The lost kernel that a cell is meant for, if the cell must be refused because of the loss. With `replay`, only
     /// a kernel whose cells could not be replayed counts.
-    pub(crate) fn untold(
+    pub(crate) fn unreported_loss(
         &self,
-        wanted: &Wanted<'_>,
+        wanted: &KernelSelector<'_>,
         is_api: bool,
         replay: bool,
     ) -> Option<(LostKernel, Option<String>)> {
         let found = self.kernels.iter().find(|(name, state)| match wanted {
-            Wanted::Name(wanted) => *wanted == name.as_str(),
-            Wanted::Language(language) => *language == state.language,
+            KernelSelector::Name(wanted) => *wanted == name.as_str(),
+            KernelSelector::Language(language) => *language == state.language,
         });
         let loss = found?.1.loss.as_ref()?;
-        let is_told = if is_api { loss.api_told } else { loss.job_told };
+        let is_told = if is_api { loss.api_notified } else { loss.job_notified };
         let is_lost = !is_told && (!replay || loss.failed.is_some());
         is_lost.then(|| (loss.lost.clone(), loss.failed.clone()))
     }
@@ -247,7 +248,7 @@ impl KernelHistory {
     pub(crate) fn is_settled(&self, is_api: bool) -> bool {
         self.kernels.values().all(|state| {
             state.loss.as_ref().is_none_or(|loss| {
-                let is_told = if is_api { loss.api_told } else { loss.job_told };
+                let is_told = if is_api { loss.api_notified } else { loss.job_notified };
                 is_told || (loss.cells.is_empty() && loss.failed.is_none())
             })
         })
@@ -256,7 +257,7 @@ impl KernelHistory {
 
 /// The kernel that a cell is meant for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wanted<'a> {
+pub(crate) enum KernelSelector<'a> {
     Name(&'a str),
     Language(&'a str),
 }

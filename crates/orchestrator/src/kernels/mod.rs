@@ -9,12 +9,12 @@ use protocol::KernelRun;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-pub(crate) use self::gate::{KernelGate, RefusedCell};
-pub(crate) use self::history::{KERNEL_EVENTS, KernelHistory, Replay, Wanted};
+pub(crate) use self::gate::{LostKernelGuard, RefusedCell};
+pub(crate) use self::history::{KERNEL_EVENTS, KernelHistory, KernelSelector, Replay};
 use crate::request::check_kernel_name;
 
 /// Maximum number of variables to name.
-const MOST_NAMED: usize = 40;
+const MAX_NAMED: usize = 40;
 
 /// What to do with the variables of a kernel that was lost with its sandbox.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -77,8 +77,8 @@ fn is_zero(count: &usize) -> bool {
 
 impl LostKernel {
     fn new(name: &str, language: &str, cells: usize, mut variables: Vec<String>) -> Self {
-        let more_variables = variables.len().saturating_sub(MOST_NAMED);
-        variables.truncate(MOST_NAMED);
+        let more_variables = variables.len().saturating_sub(MAX_NAMED);
+        variables.truncate(MAX_NAMED);
         Self { name: name.to_owned(), language: language.to_owned(), cells, variables, more_variables }
     }
 

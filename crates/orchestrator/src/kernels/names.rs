@@ -13,9 +13,9 @@ const CODE_BYTES: usize = 256 * 1024;
 /// Longer names are ignored.
 const NAME_BYTES: usize = 100;
 /// Patterns that are nested deeper are ignored.
-const MOST_NESTED: usize = 8;
+const MAX_NESTING: usize = 8;
 /// Maximum number of names per kernel.
-const MOST_NAMES: usize = 1000;
+const MAX_NAMES: usize = 1000;
 
 /// The variables of a kernel.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl Names {
     }
 
     fn add(&mut self, name: &str) {
-        if is_name(name) && self.0.len() < MOST_NAMES {
+        if is_name(name) && self.0.len() < MAX_NAMES {
             self.0.insert(name.to_owned());
         }
     }
@@ -100,7 +100,7 @@ mod tests {
     proptest! {
         /// Hostile code can neither hang the parser nor make it use much memory.
         #[test]
-        fn any_text_is_read(code in r#"(?s)([a-z =:,;()\[\]{}'"`$/*#\\\n]|def |let |import |as |é|.){0,200}"#) {
+        fn parsers_accept_arbitrary_text(code in r#"(?s)([a-z =:,;()\[\]{}'"`$/*#\\\n]|def |let |import |as |é|.){0,200}"#) {
             for language in ["python", "typescript", "cobol"] {
                 let names = of(language, &code);
                 prop_assert!(names.iter().all(|name| is_name(name) && code.contains(name.as_str())));
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn code_that_is_nested_without_end_is_read() {
+    fn deeply_nested_code_is_handled() {
         let deep = "(".repeat(100_000);
         assert!(of("python", &format!("{deep}a{} = 1", ")".repeat(100_000))).is_empty());
         assert!(of("typescript", &format!("let {} = 1", "{a:".repeat(80_000))).is_empty());
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn names_are_bounded() {
         let many: String = (0..5000).map(|number| format!("v{number} = 1\n")).collect();
-        assert_eq!(of("python", &many).len(), MOST_NAMES);
+        assert_eq!(of("python", &many).len(), MAX_NAMES);
         assert!(of("python", &format!("{} = 1", "x".repeat(101))).is_empty());
     }
 }

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use super::{Created, Kinds, NewRecord, Removable, Store};
 use crate::access::{Actor, Key, KeyUse, Role, SessionId, ShareId, SharedLink};
-use crate::answers::JobFilter;
+use crate::api_types::JobFilter;
 use crate::clock::now_ms;
 use crate::error::OrchestratorError;
-use crate::event::{CallEnd, EventBody, Fence, NewEvent, Wish};
+use crate::event::{CallEnd, ControlRequest, EventBody, Fence, NewEvent};
 use crate::ids::{Generation, JobId};
 use crate::request::{JobDefaults, JobSpec, NewJob};
 use crate::state::JobState;
@@ -16,19 +16,19 @@ use crate::view::{JobView, StepStatus, call_of_step};
 /// Runs the suite; each call of `open` opens the same, initially empty, database.
 pub(super) async fn run<S: Store>(open: impl Fn() -> S) {
     let store = open();
-    keys_are_remembered(&store).await;
-    a_page_of_events_is_bounded_by_its_bytes_too(&store).await;
+    idempotency_keys_are_stored(&store).await;
+    event_pages_are_bounded_by_size(&store).await;
     events_are_numbered_and_seen_by_watchers(&store).await;
-    who_did_something_is_remembered(&store).await;
+    event_actors_are_stored(&store).await;
     a_stale_owner_is_refused(&store).await;
-    the_queue_goes_by_priority_and_age(&store).await;
+    queue_is_ordered_by_priority_then_age(&store).await;
     lists_are_filtered_and_paged(&store).await;
-    large_payloads_come_back_whole(&store).await;
+    large_payloads_round_trip(&store).await;
     a_deleted_job_leaves_nothing(&store).await;
     old_payloads_are_dropped_and_the_events_stay(&store).await;
-    access_keys_are_kept(&store).await;
+    api_keys_are_stored(&store).await;
     jobs_belong_to_keys(&store).await;
-    logins_that_were_ended_and_shared_links_are_kept(&store).await;
+    ended_logins_and_shared_links_are_stored(&store).await;
     let job = steps_are_part_of_the_view(&store).await;
     let before = store.job(job).await.unwrap();
     drop(store);
@@ -60,7 +60,7 @@ async fn finish(store: &impl Store, job: JobId) {
 
 const ONE_STEP: &str = r#"{"steps":[{"tool":"shell","command":"true"}]}"#;
 
-async fn keys_are_remembered(store: &impl Store) {
+async fn idempotency_keys_are_stored(store: &impl Store) {
     let record = |key: &str, digest: &[u8]| NewRecord {
         id: JobId::generate(),
         spec: spec(r#"{"task":"x"}"#),
@@ -110,7 +110,7 @@ fn key(name: &str) -> Key {
     serde_json::from_value(new).unwrap()
 }
 
-async fn access_keys_are_kept(store: &impl Store) {
+async fn api_keys_are_stored(store: &impl Store) {
     store.put_key([1; 32], key("one")).await.unwrap();
     store.put_key([2; 32], key("two")).await.unwrap();
     assert!(store.put_key([2; 32], key("three")).await.is_err(), "a secret belongs to one key");
@@ -119,12 +119,12 @@ async fn access_keys_are_kept(store: &impl Store) {
     store.remove_key(key("one").id).await.unwrap();
     let ada = key("ada").id;
     for role in [Role::Viewer, Role::Operator] {
-        store.put_person(ada.clone(), role).await.unwrap();
+        store.put_oidc_user(ada.clone(), role).await.unwrap();
     }
     assert_eq!(store.people().await.unwrap(), [(ada, Role::Operator)], "the role of the last login");
 }
 
-async fn logins_that_were_ended_and_shared_links_are_kept(store: &impl Store) {
+async fn ended_logins_and_shared_links_are_stored(store: &impl Store) {
     let (id, until_ms) = (SessionId::from("one".to_owned()), now_ms() + 1000);
     for _ in 0..2 {
         store.end_session(id.clone(), until_ms).await.unwrap();
@@ -194,7 +194,7 @@ async fn events_are_numbered_and_seen_by_watchers(store: &impl Store) {
     assert!(matches!(missing, Err(OrchestratorError::NoJob(_))));
 }
 
-async fn a_page_of_events_is_bounded_by_its_bytes_too(store: &impl Store) {
+async fn event_pages_are_bounded_by_size(store: &impl Store) {
     let job = create(store, ONE_STEP).await;
     let large = "x".repeat(5 * 1024 * 1024);
     let call = crate::event::CallRef { id: "call".into(), attempt: 1 };
@@ -239,7 +239,7 @@ async fn a_stale_owner_is_refused(store: &impl Store) {
     finish(store, job).await;
 }
 
-async fn the_queue_goes_by_priority_and_age(store: &impl Store) {
+async fn queue_is_ordered_by_priority_then_age(store: &impl Store) {
     let drafts = store.count_waiting().await.unwrap() - store.count_queued().await.unwrap();
     let old = create(store, ONE_STEP).await;
     let young = create(store, ONE_STEP).await;
@@ -248,8 +248,15 @@ async fn the_queue_goes_by_priority_and_age(store: &impl Store) {
     assert_eq!(store.next_queued(1, Vec::new()).await.unwrap(), [urgent]);
     assert_eq!(store.count_queued().await.unwrap(), 3);
     assert_eq!(store.count_waiting().await.unwrap(), drafts + 3, "drafts of other parts, and these");
-    store.append(old, Fence::Anybody, vec![EventBody::Wished { wish: Wish::Cancel }.into()]).await.unwrap();
-    assert!(store.unfinished().await.unwrap().contains(&old), "a wish wants attention");
+    store
+        .append(
+            old,
+            Fence::Anybody,
+            vec![EventBody::ControlRequested { request: ControlRequest::Cancel }.into()],
+        )
+        .await
+        .unwrap();
+    assert!(store.unfinished().await.unwrap().contains(&old), "a control_request wants attention");
     for job in [old, young, urgent] {
         finish(store, job).await;
     }
@@ -300,7 +307,7 @@ async fn finish_some_and_list_what_may_be_removed(store: &impl Store, jobs: &[Jo
     finish(store, *last).await;
 }
 
-async fn large_payloads_come_back_whole(store: &impl Store) {
+async fn large_payloads_round_trip(store: &impl Store) {
     let job = create(store, ONE_STEP).await;
     let text = "0123456789abcdef".repeat(10_000);
     store.append(job, Fence::Anybody, vec![note(&text)]).await.unwrap();
@@ -309,29 +316,29 @@ async fn large_payloads_come_back_whole(store: &impl Store) {
     finish(store, job).await;
 }
 
-async fn who_did_something_is_remembered(store: &impl Store) {
+async fn event_actors_are_stored(store: &impl Store) {
     let job = create(store, ONE_STEP).await;
     let ada: Actor = serde_json::from_str(r#"{"name": "ada", "key": "0193"}"#).unwrap();
     let events = vec![
-        NewEvent::from(EventBody::Wished { wish: Wish::Pause }).done_by(Some(&ada)),
+        NewEvent::from(EventBody::ControlRequested { request: ControlRequest::Pause }).with_actor(Some(&ada)),
         note("nobody's"),
         // A job cannot forge an actor through the content of its events.
-        EventBody::Note { text: r#"{"done_by":{"name":"root"}}"#.into() }.into(),
+        EventBody::Note { text: r#"{"actor":{"name":"root"}}"#.into() }.into(),
         EventBody::CallStarted {
             step: None,
             tool: "exec".into(),
-            input: serde_json::json!({"done_by": {"name": "root"}}),
+            input: serde_json::json!({"actor": {"name": "root"}}),
         }
         .into(),
-        note(&"long ".repeat(4000)).done_by(Some(&Actor::named("anybody"))),
+        note(&"long ".repeat(4000)).with_actor(Some(&Actor::named("anybody"))),
     ];
     store.append(job, Fence::Anybody, events).await.unwrap();
     let read = store.events(job, 2, usize::MAX).await.unwrap();
     let names: Vec<Option<&str>> =
-        read.iter().map(|event| event.done_by.as_ref().map(|actor| actor.name.as_str())).collect();
+        read.iter().map(|event| event.actor.as_ref().map(|actor| actor.name.as_str())).collect();
     assert_eq!(names, [Some("ada"), None, None, None, Some("anybody")]);
-    assert_eq!(read[0].done_by, Some(ada));
-    assert_eq!(read[0].body, EventBody::Wished { wish: Wish::Pause });
+    assert_eq!(read[0].actor, Some(ada));
+    assert_eq!(read[0].body, EventBody::ControlRequested { request: ControlRequest::Pause });
     finish(store, job).await;
 }
 

@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use tokio::sync::watch;
 
 use crate::access::{Actor, Key, KeyId, KeyUse, Role, SessionId, ShareId, SharedLink};
-use crate::answers::JobFilter;
+use crate::api_types::JobFilter;
 use crate::audit::{JobAudit, SignedHead};
 use crate::error::OrchestratorError;
 use crate::event::{Event, Fence, NewEvent};
@@ -126,7 +126,7 @@ pub trait Store: Send + Sync {
     async fn count_by_state(&self) -> Result<Vec<(JobState, u64)>, OrchestratorError>;
 
     /// Jobs in this state with this reason code.
-    async fn standing(&self, state: JobState, code: &str) -> Result<Vec<JobId>, OrchestratorError>;
+    async fn jobs_with_code(&self, state: JobState, code: &str) -> Result<Vec<JobId>, OrchestratorError>;
 
     /// Jobs that are neither queued nor over and have or need a sandbox, and jobs with a control request that has not
     /// been handled.
@@ -233,7 +233,7 @@ pub trait Store: Send + Sync {
     async fn keys(&self) -> Result<Vec<([u8; 32], Key)>, OrchestratorError>;
 
     /// Stores the role of an OIDC user.
-    async fn put_person(&self, id: KeyId, role: Role) -> Result<(), OrchestratorError>;
+    async fn put_oidc_user(&self, id: KeyId, role: Role) -> Result<(), OrchestratorError>;
 
     /// All OIDC users and their roles.
     async fn people(&self) -> Result<Vec<(KeyId, Role)>, OrchestratorError>;
@@ -267,7 +267,7 @@ pub trait Store: Send + Sync {
     async fn verify(&self, job: JobId) -> Result<JobAudit, OrchestratorError>;
 
     /// Jobs that ended shortly before the newest head was signed, whose files a killed server may not have finished.
-    async fn ended_lately(&self) -> Result<Vec<JobId>, OrchestratorError>;
+    async fn recently_ended(&self) -> Result<Vec<JobId>, OrchestratorError>;
 
     /// Size of the stored data in bytes, without freed space that was not returned to the file system.
     async fn used_bytes(&self) -> Result<u64, OrchestratorError>;

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 #[allow(dead_code, reason = "no guest is asked for anything here")]
-#[path = "../lying_guest/guest.rs"]
+#[path = "../hostile_guest/guest.rs"]
 mod guest;
 
 use std::path::{Path, PathBuf};
@@ -13,16 +13,16 @@ use bytes::Bytes;
 use orchestrator::{ArchiveKind, DataFolder, JobId, NewJob, Orchestrator, Settings, Submission};
 
 /// Generous timeout that only detects hangs.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 /// Enough files that unpacking them takes a while.
 const FILES: usize = 20_000;
 
-struct World {
+struct TestServer {
     folder: tempfile::TempDir,
     orchestrator: Arc<Orchestrator>,
 }
 
-impl World {
+impl TestServer {
     async fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let orchestrator = start(folder.path(), Settings::default()).await;
@@ -63,14 +63,14 @@ impl World {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(PATIENCE, begun).await.expect("the archive is unpacked");
+        tokio::time::timeout(TIMEOUT, begun).await.expect("the archive is unpacked");
         uploading
     }
 }
 
 async fn start(folder: &Path, settings: Settings) -> Arc<Orchestrator> {
     let data = DataFolder::open(folder).unwrap();
-    let backend: Arc<dyn sandbox::Backend> = Arc::new(guest::Liar::default());
+    let backend: Arc<dyn sandbox::Backend> = Arc::new(guest::FakeBackend::default());
     Arc::new(Orchestrator::start(data, backend, settings).await.unwrap())
 }
 
@@ -91,8 +91,8 @@ fn count(folder: &Path) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_draft_starts_with_whole_archives_only() {
-    let world = World::new().await;
+async fn draft_starts_only_after_archives_are_unpacked() {
+    let world = TestServer::new().await;
     let id = world.draft().await;
     let uploading = world.begin_upload(id).await;
     world.orchestrator.start_draft(id).await.unwrap();
@@ -104,8 +104,8 @@ async fn a_draft_starts_with_whole_archives_only() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_file_is_removed_before_or_after_an_archive_and_not_in_the_middle() {
-    let world = World::new().await;
+async fn file_removal_waits_for_a_running_unpack() {
+    let world = TestServer::new().await;
     let id = world.draft().await;
     let uploading = world.begin_upload(id).await;
     world.orchestrator.remove_upload(id, "0").await.unwrap();
@@ -115,8 +115,8 @@ async fn a_file_is_removed_before_or_after_an_archive_and_not_in_the_middle() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn archives_of_one_draft_share_the_files_that_there_may_be() {
-    let world = World::new().await;
+async fn archives_of_one_draft_share_the_file_limit() {
+    let world = TestServer::new().await;
     let id = world.draft().await;
     world.upload(id, tar_of("one/", 150_000)).await.unwrap();
     let error = world.upload(id, tar_of("two/", 60_000)).await.unwrap_err();
@@ -131,8 +131,8 @@ async fn archives_of_one_draft_share_the_files_that_there_may_be() {
 
 /// Resubmitting an old job must not bypass limits that the operator has set since.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_job_of_before_a_lowered_ceiling_is_not_begun_or_repeated() {
-    let world = World::new().await;
+async fn jobs_above_a_lowered_ceiling_cannot_be_started_or_retried() {
+    let world = TestServer::new().await;
     let json = r#"{"steps":[{"tool":"shell","command":"true"}],"start":false,"egress":"open"}"#;
     let submit = || Submission { job: serde_json::from_str(json).unwrap(), ..Submission::default() };
     let id = world.orchestrator.submit(submit()).await.unwrap().view.job_id;
@@ -151,7 +151,7 @@ async fn a_job_of_before_a_lowered_ceiling_is_not_begun_or_repeated() {
     let again = world.orchestrator.retry(id, None).await.unwrap().view.job_id;
     let log = world.orchestrator.events(again, 0, 1).await.unwrap();
     let orchestrator::EventBody::JobCreated { spec } = &log[0].body else { panic!("{log:?}") };
-    assert_eq!(spec.outward.allowance.bytes, Some(1000));
+    assert_eq!(spec.egress_settings.allowance.bytes, Some(1000));
     world.orchestrator.start_draft(id).await.unwrap();
     world.orchestrator.shutdown().await;
 }
@@ -178,9 +178,9 @@ fn bytes_below(folder: &Path) -> u64 {
 
 /// The folders alone are within the limit; the database exceeds it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn jobs_go_when_the_database_takes_too_much() {
+async fn old_jobs_are_removed_when_the_database_exceeds_the_limit() {
     const TEXT_BYTES: usize = 1 << 20;
-    let world = World::new().await;
+    let world = TestServer::new().await;
     let mut jobs = Vec::new();
     for seed in 1..=4 {
         let steps: Vec<_> = (0..16)
@@ -195,11 +195,11 @@ async fn jobs_go_when_the_database_takes_too_much() {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(PATIENCE, over).await.expect("it is cancelled");
+        tokio::time::timeout(TIMEOUT, over).await.expect("it is cancelled");
         jobs.push(id);
     }
     world.orchestrator.shutdown().await;
-    let World { folder, orchestrator } = world;
+    let TestServer { folder, orchestrator } = world;
     drop(orchestrator);
     let in_folders = bytes_below(&folder.path().join("jobs"));
     let retention_bytes = in_folders + TEXT_BYTES as u64;
@@ -211,13 +211,13 @@ async fn jobs_go_when_the_database_takes_too_much() {
 
 /// The limit also holds when usage is not recounted for each file.
 #[tokio::test]
-async fn a_draft_takes_as_much_as_its_disk_holds_however_it_came_to_be_full() {
+async fn draft_uploads_are_limited_to_the_disk_size() {
     const MEBIBYTE: usize = 1 << 20;
     async fn put(orchestrator: &Orchestrator, id: JobId, name: &str, bytes: usize) -> Option<&'static str> {
         let body = futures::stream::iter([Ok(Bytes::from(vec![7; bytes]))]);
         orchestrator.upload_file(id, name, None, body).await.err().map(|error| error.code())
     }
-    let world = World::new().await;
+    let world = TestServer::new().await;
     let (id, orchestrator) = (world.draft_with_disk(64).await, &world.orchestrator);
     for _ in 0..20 {
         assert_eq!(put(orchestrator, id, "again", 4 * MEBIBYTE).await, None, "it takes the place of itself");
@@ -236,7 +236,7 @@ async fn a_draft_takes_as_much_as_its_disk_holds_however_it_came_to_be_full() {
     assert_eq!(put(orchestrator, id, "other", 4 * MEBIBYTE + 1).await, full);
     assert_eq!(put(orchestrator, id, "other", 4 * MEBIBYTE).await, None);
     orchestrator.shutdown().await;
-    let World { folder, orchestrator } = world;
+    let TestServer { folder, orchestrator } = world;
     drop(orchestrator);
     let orchestrator = start(folder.path(), Settings::default()).await;
     assert_eq!(put(&orchestrator, id, "more", 3).await, full);
@@ -247,13 +247,13 @@ async fn a_draft_takes_as_much_as_its_disk_holds_however_it_came_to_be_full() {
 /// More jobs than one page. A single thread runs both the test and the removal, so that neither gets ahead of the
 /// other.
 #[tokio::test]
-async fn many_jobs_are_removed_bit_by_bit_and_a_stop_does_not_wait_for_all() {
+async fn retention_removes_jobs_in_batches_and_shutdown_does_not_wait() {
     const MANY: usize = 2500;
-    let world = World::new().await;
+    let world = TestServer::new().await;
     let mut jobs = futures::future::join_all((0..MANY).map(|_| world.draft())).await;
     jobs.sort_unstable();
     world.orchestrator.shutdown().await;
-    let World { folder, orchestrator } = world;
+    let TestServer { folder, orchestrator } = world;
     drop(orchestrator);
     let at_once = Settings { retention_age: Duration::ZERO, ..Settings::default() };
     let orchestrator = start(folder.path(), at_once.clone()).await;
@@ -275,5 +275,5 @@ async fn wait_until_gone(orchestrator: &Orchestrator, job: JobId) {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(PATIENCE, removed).await.expect("it is removed");
+    tokio::time::timeout(TIMEOUT, removed).await.expect("it is removed");
 }

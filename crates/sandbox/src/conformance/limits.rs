@@ -2,11 +2,11 @@
 
 use protocol::ExecEnd;
 
-use super::{Guest, Subject, make, remove, wait_until, wish};
+use super::{Guest, Subject, make, remove, spec_for, wait_until};
 use crate::{Limit, SandboxError, SandboxId};
 
 pub async fn memory_is_limited_and_the_guest_survives(subject: &dyn Subject) {
-    let mut spec = wish(subject);
+    let mut spec = spec_for(subject);
     spec.limits.memory_mib = Limit::Required(64);
     let id = make(subject, &spec).await;
     let guest = Guest::of(subject.backend(), id).await;
@@ -19,7 +19,7 @@ pub async fn memory_is_limited_and_the_guest_survives(subject: &dyn Subject) {
 }
 
 pub async fn processes_are_limited(subject: &dyn Subject) {
-    let mut spec = wish(subject);
+    let mut spec = spec_for(subject);
     spec.limits.pids = Limit::Required(32);
     let id = make(subject, &spec).await;
     let guest = Guest::of(subject.backend(), id).await;
@@ -32,7 +32,7 @@ pub async fn processes_are_limited(subject: &dyn Subject) {
 }
 
 pub async fn the_disk_is_limited(subject: &dyn Subject) {
-    let id = make(subject, &wish(subject)).await;
+    let id = make(subject, &spec_for(subject)).await;
     let guest = Guest::of(subject.backend(), id).await;
     for path in ["/workspace/big", "/home/agent/big"] {
         let ran = guest.run(&format!("dd if=/dev/zero of={path} bs=1M count=100")).await;
@@ -44,14 +44,14 @@ pub async fn the_disk_is_limited(subject: &dyn Subject) {
 }
 
 pub async fn open_files_are_limited(subject: &dyn Subject) {
-    let id = make(subject, &wish(subject)).await;
+    let id = make(subject, &spec_for(subject)).await;
     let guest = Guest::of(subject.backend(), id).await;
     assert_eq!(guest.expect("ulimit -Sn; ulimit -Hn").await, "512\n512");
     remove(subject, id).await;
 }
 
-pub async fn the_processor_is_limited(subject: &dyn Subject) {
-    let mut spec = wish(subject);
+pub async fn cpu_time_is_limited(subject: &dyn Subject) {
+    let mut spec = spec_for(subject);
     spec.limits.cpu_millis = Limit::Required(100);
     let id = make(subject, &spec).await;
     let guest = Guest::of(subject.backend(), id).await;
@@ -63,8 +63,8 @@ pub async fn the_processor_is_limited(subject: &dyn Subject) {
     remove(subject, id).await;
 }
 
-pub async fn limits_that_are_impossible_are_refused(subject: &dyn Subject) {
-    let mut spec = wish(subject);
+pub async fn impossible_limits_are_refused(subject: &dyn Subject) {
+    let mut spec = spec_for(subject);
     spec.limits.memory_mib = Limit::Required(0);
     let id = SandboxId::generate();
     let error = subject.backend().create(id, &spec).await.unwrap_err();

@@ -4,8 +4,8 @@
 //! per guarantee. The suite talks to the guest through the link only, so it is the same for all backends.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-mod borders;
-mod life;
+mod isolation;
+mod lifecycle;
 mod limits;
 
 use std::collections::BTreeMap;
@@ -17,8 +17,8 @@ use protocol::{
     Program, TerminalSize,
 };
 
-pub use self::borders::*;
-pub use self::life::*;
+pub use self::isolation::*;
+pub use self::lifecycle::*;
 pub use self::limits::*;
 use crate::{Backend, Image, Isolation, Limit, Limits, Observed, SandboxId, SandboxSpec};
 
@@ -50,7 +50,7 @@ pub trait Subject: Send + Sync {
 
 /// The result of a command.
 #[derive(Debug)]
-pub struct Ran {
+pub struct CommandResult {
     pub end: ExecEnd,
     pub stdout: String,
     pub stderr: String,
@@ -84,7 +84,7 @@ pub fn spec() -> SandboxSpec {
 
 /// The default spec, with the subject's own image, isolation and limits.
 #[must_use]
-pub fn wish(subject: &dyn Subject) -> SandboxSpec {
+pub fn spec_for(subject: &dyn Subject) -> SandboxSpec {
     SandboxSpec { image: subject.image(), isolation: subject.isolation(), limits: subject.limits(), ..spec() }
 }
 
@@ -96,16 +96,16 @@ impl Guest {
     }
 
     /// Runs a command line with `sh` as the agent.
-    pub async fn run(&self, script: &str) -> Ran {
+    pub async fn run(&self, script: &str) -> CommandResult {
         self.run_program(&["sh", "-c", script]).await
     }
 
-    pub async fn run_program(&self, program: &[&str]) -> Ran {
+    pub async fn run_program(&self, program: &[&str]) -> CommandResult {
         self.run_in(program, None).await
     }
 
     /// Runs a program as the agent, on a terminal if one is given.
-    pub async fn run_in(&self, program: &[&str], terminal: Option<TerminalSize>) -> Ran {
+    pub async fn run_in(&self, program: &[&str], terminal: Option<TerminalSize>) -> CommandResult {
         static CALLS: AtomicU32 = AtomicU32::new(0);
         let environment = [("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/sbin"), ("HOME", "/home/agent")];
         let exec = Exec {
@@ -129,7 +129,7 @@ impl Guest {
                 }
                 ExecUpdate::Event(ExecEvent::Ended(outcome)) => {
                     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-                    return Ran { end: outcome.end, stdout: text(stdout), stderr: text(stderr) };
+                    return CommandResult { end: outcome.end, stdout: text(stdout), stderr: text(stderr) };
                 }
                 ExecUpdate::Event(_) => {}
             }
@@ -183,35 +183,35 @@ macro_rules! conformance_suite {
             a_sandbox_is_observed_and_listed
             processes_are_limited
             the_disk_is_limited
-            a_killed_owner_takes_the_sandbox_with_it
+            killing_the_owner_ends_the_sandbox
         }
     };
     ($subject:expr, far_away) => {
         $crate::conformance_suite! {
             $subject;
             a_sandbox_runs_commands_and_is_gone_after_destroy
-            creating_the_same_id_again_changes_nothing
-            two_creates_of_one_id_at_once_make_one_sandbox
-            a_create_that_nobody_waits_for_is_undone_by_destroy
+            create_is_idempotent
+            concurrent_creates_of_one_id_make_one_sandbox
+            destroy_removes_a_sandbox_whose_create_was_dropped
             the_newest_of_two_links_works
-            a_broken_link_can_be_made_again
+            a_broken_link_can_be_reconnected
             destroying_twice_and_destroying_nothing_succeed
-            connecting_to_nothing_is_refused
+            connecting_to_a_missing_sandbox_fails
             memory_is_limited_and_the_guest_survives
             open_files_are_limited
-            limits_that_are_impossible_are_refused
-            more_isolation_than_there_is_is_refused
+            impossible_limits_are_refused
+            unavailable_isolation_is_refused
             an_unknown_image_is_refused
             there_is_no_network_but_loopback
             commands_run_as_the_agent_without_rights
-            outgoing_connections_come_to_the_host_and_nowhere_else
-            files_move_between_directories_and_get_links
-            the_processor_is_limited
+            outgoing_connections_reach_only_the_host
+            files_can_be_moved_and_linked_across_directories
+            cpu_time_is_limited
             the_image_is_read_only_to_the_agent
-            a_restarted_backend_finds_and_removes_what_is_there
-            a_killed_guest_is_seen_as_lost
-            a_frozen_sandbox_stands_still_and_goes_on
-            many_sandboxes_at_once_all_live
+            a_restarted_backend_finds_and_removes_existing_sandboxes
+            a_killed_guest_is_reported_as_lost
+            a_frozen_sandbox_makes_no_progress_until_thawed
+            many_sandboxes_run_at_once
         }
     };
     ($subject:expr; $($name:ident)*) => {

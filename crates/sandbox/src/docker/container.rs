@@ -8,12 +8,12 @@ use bollard::models::{
 };
 use launcher::hidden::{HIDDEN_DIRECTORIES, HIDDEN_FILES, READ_ONLY};
 
-use super::disk::PLACES;
+use super::disk::DIRECTORIES;
 use super::image::HOME;
 use super::layout::{
     self, AGENT_ID, GUEST_PROGRAM, PRIVATE, SOCKET, SPEC_LABEL_PREFIX, STATE, UNENFORCED_LABEL,
 };
-use super::reach::Reach;
+use super::locality::Locality;
 use super::{Inner, Ready, own_ca, seccomp};
 use crate::error::SandboxError;
 use crate::limits::Plan;
@@ -95,10 +95,10 @@ fn host_config(
     plan: &Plan,
 ) -> Result<HostConfig, SandboxError> {
     let mut mounts = mounts(inner, ready, id);
-    if spec.own_ca.is_some() && ready.reach == Reach::Shared {
+    if spec.own_ca.is_some() && ready.locality == Locality::Shared {
         mounts.extend(own_ca::mounts(inner, id));
     }
-    let profile = seccomp::profile().map_err(|why| SandboxError::HostUnfit {
+    let profile = seccomp::profile().map_err(|why| SandboxError::HostUnsupported {
         what: format!("the seccomp profile cannot be made: {why}"),
         remedy: "report this".into(),
     })?;
@@ -150,9 +150,9 @@ fn hidden() -> Vec<String> {
 /// All writable mounts: the server's directories if the engine sees them, otherwise volumes of the engine.
 fn mounts(inner: &Inner, ready: &Ready, id: SandboxId) -> Vec<Mount> {
     let disk = inner.layout.disk(id);
-    let places = PLACES.iter().map(|(name, path, _)| (*name, *path));
-    match ready.reach {
-        Reach::Shared => places
+    let places = DIRECTORIES.iter().map(|(name, path, _)| (*name, *path));
+    match ready.locality {
+        Locality::Shared => places
             .map(|(name, path)| (disk.join(name), path))
             .chain([(inner.layout.private(id), PRIVATE)])
             .map(|(source, path)| Mount {
@@ -162,7 +162,7 @@ fn mounts(inner: &Inner, ready: &Ready, id: SandboxId) -> Vec<Mount> {
                 ..Mount::default()
             })
             .collect(),
-        Reach::Apart(_) => places
+        Locality::Remote(_) => places
             .chain([("private", PRIVATE)])
             .map(|(name, path)| Mount {
                 typ: Some(MountType::VOLUME),

@@ -8,10 +8,12 @@ use bollard::query_parameters::{InspectContainerOptions, LogsOptionsBuilder, Sta
 use futures::StreamExt;
 
 use super::engine::{self, NOT_FOUND};
-use super::reach::Reach;
-use super::{DockerBackend, Inner, Ready, container, destroy, disk, image, layout, link, named, own_ca};
+use super::locality::Locality;
+use super::{
+    DockerBackend, Inner, Ready, container, destroy, disk, image, layout, link, named_containers, own_ca,
+};
 use crate::error::SandboxError;
-use crate::limits::{Obstacles as _, Plan};
+use crate::limits::{LimitSupport as _, Plan};
 use crate::locks::Turn;
 use crate::spec::{Isolation, SandboxId, SandboxSpec};
 
@@ -19,9 +21,9 @@ use crate::spec::{Isolation, SandboxId, SandboxSpec};
 pub(super) const ISOLATION: Isolation = Isolation::Namespaces;
 /// Poll interval for the guest's socket, and for asking the engine whether the guest is still alive.
 const TICK: Duration = Duration::from_millis(1);
-const ASK_EVERY: Duration = Duration::from_millis(200);
+const ENGINE_POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// The maximum length of the guest's final output in an error, in bytes.
-const LAST_WORDS_BYTES: usize = 2000;
+const FINAL_OUTPUT_BYTES: usize = 2000;
 
 /// Creates a sandbox, or finds it already created. Dropping the future while it waits for an image, which may take
 /// minutes, cancels the wait; requests already sent to the engine run to completion.
@@ -33,7 +35,7 @@ pub(super) async fn create(
 ) -> Result<(), SandboxError> {
     let inner = &backend.inner;
     if spec.isolation > ISOLATION {
-        return Err(SandboxError::TooWeak { asked: spec.isolation, given: ISOLATION });
+        return Err(SandboxError::InsufficientIsolation { asked: spec.isolation, given: ISOLATION });
     }
     // Checked before the engine is asked: an invalid reference is invalid on every engine.
     image::reference(inner, &spec.image)?;
@@ -52,7 +54,7 @@ pub(super) async fn create(
         }
         result
     };
-    turn.see_through(made).await
+    turn.run_to_completion(made).await
 }
 
 /// Checks what an earlier attempt left: a running sandbox, or the remains of one that never ran, which are removed.
@@ -95,7 +97,7 @@ async fn make(
     let inner = &backend.inner;
     let trusted = trusted(ready, spec);
     let mut prepared = image::get(inner, ready, &spec.image, &trusted).await?;
-    if ready.reach == Reach::Shared {
+    if ready.locality == Locality::Shared {
         let (plan, prepared, own) = (plan.clone(), prepared.clone(), spec.own_ca.clone());
         let prepare = move |inner: &Inner| {
             disk::prepare(inner, id, &plan, &prepared.home)?;
@@ -107,19 +109,19 @@ async fn make(
     let mut is_second = false;
     loop {
         let body = container::describe(inner, ready, id, spec, plan, &prepared.reference)?;
-        match named::create(&inner.config, &ready.client, &name, &body).await {
+        match named_containers::create(&inner.config, &ready.client, &name, &body).await {
             Ok(()) => break,
             // The prepared image was removed in the meantime.
             Err(error) if engine::status(&error) == Some(NOT_FOUND) && !is_second => {
-                image::forget(inner).await;
+                image::clear_cache(inner).await;
                 prepared = image::get(inner, ready, &spec.image, &trusted).await?;
                 is_second = true;
             }
-            Err(error) => return Err(refused(inner, id, "making the container", error)),
+            Err(error) => return Err(creation_error(inner, id, "making the container", error)),
         }
     }
     let started = ready.client.start_container(&name, None::<StartContainerOptions>).await;
-    started.map_err(|error| refused(inner, id, "starting the container", error))?;
+    started.map_err(|error| creation_error(inner, id, "starting the container", error))?;
     wait_for_guest(backend, ready, id).await?;
     release(backend, id).await
 }
@@ -127,21 +129,21 @@ async fn make(
 /// Certificates that the image itself must trust. If the engine does not see the server's files, the image includes
 /// the sandbox's own certificate; otherwise the certificate is mounted as a file.
 fn trusted(ready: &Ready, spec: &SandboxSpec) -> Vec<String> {
-    let own = spec.own_ca.iter().filter(|_| ready.reach != Reach::Shared);
+    let own = spec.own_ca.iter().filter(|_| ready.locality != Locality::Shared);
     spec.extra_ca.iter().chain(own).cloned().collect()
 }
 
 /// Turns an error of the engine into a [`SandboxError`], with a remedy if one is known.
-fn refused(inner: &Inner, id: SandboxId, step: &str, error: bollard::errors::Error) -> SandboxError {
+fn creation_error(inner: &Inner, id: SandboxId, step: &str, error: bollard::errors::Error) -> SandboxError {
     let message = engine::message(&error);
     match &inner.config.runtime {
         Some(runtime) if message.to_lowercase().contains("runtime") && message.contains(runtime.as_str()) => {
-            SandboxError::HostUnfit {
+            SandboxError::HostUnsupported {
                 what: format!("the Docker engine cannot use the runtime `{runtime}`: {message}"),
                 remedy: "add it to the engine's daemon.json, or change [docker] runtime".into(),
             }
         }
-        _ if engine::status(&error).is_some() && !engine::is_away(&error) => {
+        _ if engine::status(&error).is_some() && !engine::is_unreachable(&error) => {
             SandboxError::Setup { id, step: format!("{step}: {message}"), source: None }
         }
         _ => engine::explain(&inner.config, step, error),
@@ -152,20 +154,20 @@ fn refused(inner: &Inner, id: SandboxId, step: &str, error: bollard::errors::Err
 async fn wait_for_guest(backend: &DockerBackend, ready: &Ready, id: SandboxId) -> Result<(), SandboxError> {
     let inner = &backend.inner;
     let end = Instant::now() + inner.config.start_timeout;
-    let mut ask = Instant::now() + ASK_EVERY;
+    let mut ask = Instant::now() + ENGINE_POLL_INTERVAL;
     loop {
         // With a relay there is no socket to wait for, so this only detects a guest that exits immediately.
-        let is_listening = match ready.reach {
-            Reach::Shared => link::is_listening(&inner.layout.link_directory(id)),
-            Reach::Apart(_) => true,
+        let is_listening = match ready.locality {
+            Locality::Shared => link::is_listening(&inner.layout.link_directory(id)),
+            Locality::Remote(_) => true,
         };
-        let is_time = Instant::now() >= ask || (is_listening && ready.reach != Reach::Shared);
+        let is_time = Instant::now() >= ask || (is_listening && ready.locality != Locality::Shared);
         if is_time {
-            ask = Instant::now() + ASK_EVERY;
+            ask = Instant::now() + ENGINE_POLL_INTERVAL;
             let found = inspect(inner, ready, id).await?;
             let running = found.and_then(|found| found.state).and_then(|state| state.running);
             if running != Some(true) {
-                let words = last_words(ready, id).await;
+                let words = final_output(ready, id).await;
                 let step = format!("the guest ended at once; it said: {words}");
                 return Err(SandboxError::Setup { id, step, source: None });
             }
@@ -182,12 +184,12 @@ async fn wait_for_guest(backend: &DockerBackend, ready: &Ready, id: SandboxId) -
 }
 
 /// The guest's output.
-async fn last_words(ready: &Ready, id: SandboxId) -> String {
+async fn final_output(ready: &Ready, id: SandboxId) -> String {
     let options = LogsOptionsBuilder::new().stdout(true).stderr(true).tail("20").build();
     let mut lines = std::pin::pin!(ready.client.logs(&layout::container(id), Some(options)));
     let mut text = String::new();
     while let Some(Ok(line)) = lines.next().await {
-        if text.len() < LAST_WORDS_BYTES {
+        if text.len() < FINAL_OUTPUT_BYTES {
             text += &line.to_string();
         }
     }

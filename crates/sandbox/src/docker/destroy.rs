@@ -8,7 +8,7 @@ use bollard::query_parameters::{ListVolumesOptionsBuilder, RemoveVolumeOptions};
 
 use super::engine::{self, NOT_FOUND};
 use super::layout::{self, SANDBOX_LABEL};
-use super::{DockerBackend, Inner, Ready, disk, named};
+use super::{DockerBackend, Inner, Ready, disk, named_containers};
 use crate::error::SandboxError;
 use crate::namespace::destroy::wait_for_disk;
 use crate::namespace::layout::failed;
@@ -21,7 +21,7 @@ pub(super) async fn destroy(
     id: SandboxId,
 ) -> Result<(), SandboxError> {
     let inner = &backend.inner;
-    let removed = named::remove(&inner.config, &ready.client, &layout::container(id)).await;
+    let removed = named_containers::remove(&inner.config, &ready.client, &layout::container(id)).await;
     removed.map_err(|error| engine::explain(&inner.config, &format!("removing sandbox {id}"), error))?;
     for volume in volumes(inner, ready, Some(id)).await? {
         let removed = ready.client.remove_volume(&volume.name, None::<RemoveVolumeOptions>).await;

@@ -22,7 +22,7 @@ use crate::namespace::layout::{failed, make_private_directory};
 use crate::spec::SandboxId;
 
 /// Directories on the disk: name, path in the container, mode.
-pub(super) const PLACES: [(&str, &str, u32); 5] = [
+pub(super) const DIRECTORIES: [(&str, &str, u32); 5] = [
     ("workspace", "/workspace", 0o755),
     ("workspace", "/app", 0o755),
     (home::HOME_DIRECTORY, "/home/agent", 0o755),
@@ -45,7 +45,7 @@ pub(super) fn prepare(inner: &Inner, id: SandboxId, plan: &Plan, archive: &Path)
         inner.disks.take(mib, &file)?;
         mount(&file, &root)?;
     }
-    for (name, _, mode) in PLACES {
+    for (name, _, mode) in DIRECTORIES {
         let place = root.join(name);
         make(&place, AGENT_ID, AGENT_ID, mode).map_err(|source| failed("making", &place, source))?;
     }

@@ -38,7 +38,7 @@ fn check_version(version: &SystemVersion, host: &str) -> Result<(), SandboxError
     let spoken = version.api_version.as_deref().unwrap_or_default();
     match parse_version(spoken) {
         Some(number) if number >= OLDEST_VERSION => Ok(()),
-        _ => Err(SandboxError::HostUnfit {
+        _ => Err(SandboxError::HostUnsupported {
             what: format!(
                 "the Docker engine {} at {host} is too old: it speaks version `{spoken}` of the engine's interface, \
                  {}.{} is needed",
@@ -74,7 +74,7 @@ pub(super) fn message(error: &Error) -> String {
 
 /// The connection error behind a failed request; `None` if the request failed for another reason. The engine may be
 /// stopped and may come back.
-fn obstacle(error: &Error) -> Option<io::ErrorKind> {
+fn connection_error(error: &Error) -> Option<io::ErrorKind> {
     match error {
         Error::SocketNotFoundError(_) => Some(io::ErrorKind::NotFound),
         Error::RequestTimeoutError => Some(io::ErrorKind::TimedOut),
@@ -113,14 +113,14 @@ fn lacks_containerd(status: u16, message: &str) -> bool {
 }
 
 /// Whether a request failed because the engine is unreachable, not because of the request itself.
-pub(super) fn is_away(error: &Error) -> bool {
-    obstacle(error).is_some()
+pub(super) fn is_unreachable(error: &Error) -> bool {
+    connection_error(error).is_some()
 }
 
 /// Turns an engine error into a [`SandboxError`] that says what to do.
 pub(super) fn explain(config: &DockerConfig, doing: &str, error: Error) -> SandboxError {
     let host = &config.host;
-    let (what, remedy) = match obstacle(&error) {
+    let (what, remedy) = match connection_error(&error) {
         None => {
             return SandboxError::Io {
                 doing: format!("{doing}: {}", message(&error)),
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_that_cannot_be_reached_is_told_from_one_that_refuses() {
+    fn unreachable_engine_differs_from_refused_request() {
         let config = DockerConfig::new("/nowhere", "/nowhere");
         let explained = |error: Error| explain(&config, "looking at sandbox 1", error);
         let broken = |kind: io::ErrorKind| Error::IOError { err: kind.into() };
@@ -198,7 +198,7 @@ mod tests {
                 "does not answer",
             ),
         ] {
-            assert!(is_away(&error), "{error}");
+            assert!(is_unreachable(&error), "{error}");
             let explained = explained(error);
             assert!(explained.is_unavailable() && explained.is_retryable(), "{explained}");
             assert!(explained.to_string().contains(words), "{explained}");
@@ -210,13 +210,13 @@ mod tests {
             broken(io::ErrorKind::UnexpectedEof),
             broken(io::ErrorKind::InvalidData),
         ] {
-            assert!(!is_away(&error), "{error}");
+            assert!(!is_unreachable(&error), "{error}");
             assert!(!explained(error).is_unavailable());
         }
     }
 
     #[test]
-    fn an_engine_that_is_too_old_is_named_with_what_is_needed() {
+    fn too_old_engine_error_names_the_required_version() {
         let version = |api: &str| SystemVersion {
             version: Some("19.03.1".into()),
             api_version: Some(api.into()),

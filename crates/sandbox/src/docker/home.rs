@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_home_is_unpacked_and_what_leads_out_of_it_is_not() {
+    fn home_is_unpacked_without_escaping_entries() {
         let folder = tempfile::tempdir().unwrap();
         let (disk, archive) = (folder.path().join("disk"), folder.path().join("home.tar"));
         fs::create_dir(&disk).unwrap();

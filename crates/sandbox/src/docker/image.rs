@@ -12,7 +12,7 @@ use futures::StreamExt;
 
 use super::config::Pull;
 use super::engine::{self, NOT_FOUND};
-use super::prepare::{REPOSITORY, Work};
+use super::prepare::{Preparation, REPOSITORY};
 use super::{Inner, Ready, layout};
 use crate::error::SandboxError;
 use crate::spec::Image;
@@ -89,7 +89,7 @@ pub(super) async fn get(
     if known.contains(&key) {
         return Ok(prepared);
     }
-    let work = Work {
+    let work = Preparation {
         inner: Arc::clone(inner),
         client: ready.client.clone(),
         reference,
@@ -123,7 +123,7 @@ pub(super) async fn names(inner: &Inner, ready: &Ready) -> Result<Vec<String>, S
     let own = inner.config.images.iter().map(|(name, reference)| (name.as_str(), reference));
     for (name, reference) in std::iter::once((DEFAULT, &inner.config.default_image)).chain(own) {
         let listed = reference.strip_suffix(":latest").unwrap_or(reference);
-        if others.iter().any(|other| other == listed) || may_be_had(inner, ready, reference).await? {
+        if others.iter().any(|other| other == listed) || is_available(inner, ready, reference).await? {
             names.push(name.to_owned());
         }
     }
@@ -132,7 +132,11 @@ pub(super) async fn names(inner: &Inner, ready: &Ready) -> Result<Vec<String>, S
 }
 
 /// Whether the engine has an image, or may pull it.
-pub(super) async fn may_be_had(inner: &Inner, ready: &Ready, reference: &str) -> Result<bool, SandboxError> {
+pub(super) async fn is_available(
+    inner: &Inner,
+    ready: &Ready,
+    reference: &str,
+) -> Result<bool, SandboxError> {
     if inner.config.pull == Pull::Missing {
         return Ok(true);
     }
@@ -162,7 +166,7 @@ pub(super) fn remedy(name: &str) -> String {
 }
 
 /// Clears the cache of prepared images: one of them may have been removed.
-pub(super) async fn forget(inner: &Inner) {
+pub(super) async fn clear_cache(inner: &Inner) {
     inner.images.lock().await.clear();
 }
 
@@ -190,7 +194,7 @@ pub(super) async fn find(
     let mut progress = client.create_image(Some(options), None, None);
     while let Some(step) = progress.next().await {
         step.map_err(|error| {
-            if engine::is_away(&error) {
+            if engine::is_unreachable(&error) {
                 return engine::explain(&inner.config, &doing, error);
             }
             SandboxError::NoImage(format!("{reference}: it cannot be fetched: {}", engine::message(&error)))
@@ -210,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn references_are_told_from_other_words() {
+    fn image_references_are_recognized() {
         for good in ["caisson/agent", "debian:trixie-slim", "localhost:5000/a/b:c", "a@sha256:0123"] {
             assert!(is_reference(good), "{good}");
         }

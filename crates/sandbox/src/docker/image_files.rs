@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io;
 use std::path::{Component, Path};
 
-use super::disk::PLACES;
+use super::disk::DIRECTORIES;
 use super::layout::{AGENT_ID, GUEST_PROGRAM, PRIVATE, PRIVATE_MODE, RELAY_ID, STATE, STATE_MODE};
 use crate::java_store::{STORE, java_store};
 
@@ -84,7 +84,7 @@ pub(super) fn clean(path: &Path) -> String {
 /// Packs everything into a tar archive for the root of an image.
 pub(super) fn archive(additions: &Additions, guest: &[u8]) -> io::Result<Vec<u8>> {
     let mut archive = tar::Builder::new(Vec::new());
-    for (_, path, mode) in PLACES {
+    for (_, path, mode) in DIRECTORIES {
         let owner = if mode & 0o1000 == 0 { AGENT_ID } else { 0 };
         directory(&mut archive, path, (owner, owner), mode)?;
     }
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_agent_is_added_unless_its_number_or_name_is_taken() {
+    fn agent_is_added_unless_its_id_or_name_exists() {
         let plain = "root:x:0:0::/root:/bin/sh";
         assert_eq!(with_agent(plain, USER_LINE), format!("{plain}\n{USER_LINE}\n"));
         for taken in ["node:x:1000:1000::/home/node:/bin/sh\n", "agent:x:2000:2000::/:/bin/sh\n"] {
@@ -149,13 +149,13 @@ mod tests {
     }
 
     #[test]
-    fn paths_of_links_are_made_plain() {
+    fn link_paths_are_normalized() {
         assert_eq!(clean(Path::new("/etc/ssl/certs/../../pki/./x.pem")), "/etc/pki/x.pem");
         assert_eq!(clean(Path::new("/../..")), "/");
     }
 
     #[test]
-    fn the_archive_holds_the_guest_and_closes_its_state_to_the_agent() {
+    fn archive_contains_guest_and_denies_agent_access_to_its_state() {
         let archive = archive(&Additions::default(), b"program").unwrap();
         let mut found = std::collections::BTreeMap::new();
         for entry in tar::Archive::new(archive.as_slice()).entries().unwrap() {

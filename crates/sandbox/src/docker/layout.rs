@@ -7,9 +7,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::SandboxError;
+use crate::ext4_spread::spread_children;
 use crate::namespace::layout::{failed, make_private_directory};
 use crate::spec::SandboxId;
-use crate::spread::spread_children;
 
 /// Label on every container and volume: the server that created it.
 pub(super) const SERVER_LABEL: &str = "caisson.server";

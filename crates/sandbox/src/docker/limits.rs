@@ -2,12 +2,12 @@
 
 use bollard::models::SystemInfo;
 
-use crate::limits::Obstacles;
+use crate::limits::LimitSupport;
 use crate::spec::LimitKind;
 
 /// The limits that the engine and its host support.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Offer {
+pub(super) struct HostLimits {
     /// Why memory cannot be limited; `None` if it can.
     pub(super) no_memory: Option<String>,
     /// Why CPU time cannot be limited; `None` if it can.
@@ -20,10 +20,10 @@ pub(super) struct Offer {
     pub(super) open_files: u64,
     /// The maximum number of open files of all processes of a sandbox together; known if the engine runs on this host
     /// and the host has a system-wide limit.
-    pub(super) open_files_together: Option<u64>,
+    pub(super) host_open_files_share: Option<u64>,
 }
 
-impl Offer {
+impl HostLimits {
     /// Reads the supported limits from the engine's info.
     pub(super) fn of(info: &SystemInfo, no_disk: Option<String>, open_files: u64) -> Self {
         let without = |there: Option<bool>, what: &str| {
@@ -35,12 +35,12 @@ impl Offer {
             no_pids: without(info.pids_limit, "processes"),
             no_disk,
             open_files,
-            open_files_together: None,
+            host_open_files_share: None,
         }
     }
 }
 
-impl Obstacles for Offer {
+impl LimitSupport for HostLimits {
     fn obstacle(&self, kind: LimitKind) -> Option<String> {
         match kind {
             LimitKind::Memory => self.no_memory.clone(),
@@ -51,12 +51,12 @@ impl Obstacles for Offer {
         }
     }
 
-    fn most_open_files(&self) -> u64 {
+    fn max_open_files(&self) -> u64 {
         self.open_files
     }
 
-    fn most_open_files_together(&self) -> Option<u64> {
-        self.open_files_together
+    fn max_total_open_files(&self) -> Option<u64> {
+        self.host_open_files_share
     }
 }
 
@@ -66,16 +66,17 @@ mod tests {
     use crate::spec::{Limit, Limits};
 
     #[test]
-    fn what_the_engine_cannot_do_is_not_promised() {
-        let bare = Offer::of(&SystemInfo::default(), None, 1000);
+    fn unsupported_engine_limits_are_not_promised() {
+        let bare = HostLimits::of(&SystemInfo::default(), None, 1000);
         assert_eq!(bare.enforced(), [LimitKind::OpenFiles, LimitKind::Disk]);
         let info = SystemInfo { pids_limit: Some(true), ..SystemInfo::default() };
-        let far = Offer::of(&info, Some("far away".into()), 1000);
+        let far = HostLimits::of(&info, Some("far away".into()), 1000);
         assert_eq!(far.enforced(), [LimitKind::Pids, LimitKind::OpenFiles]);
     }
     #[test]
-    fn all_processes_of_a_container_together_leave_open_files_to_the_host() {
-        let offer = Offer { open_files: 1000, open_files_together: Some(20_000), ..Offer::default() };
+    fn containers_leave_open_files_to_the_host() {
+        let offer =
+            HostLimits { open_files: 1000, host_open_files_share: Some(20_000), ..HostLimits::default() };
         let limits = Limits { pids: Limit::Required(100), ..Limits::default() };
         assert_eq!(offer.plan(&limits).unwrap().open_files, 200);
         let limits = Limits { open_files: Limit::Required(201), ..limits };

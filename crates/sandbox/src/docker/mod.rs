@@ -18,12 +18,12 @@ mod layout;
 mod limits;
 mod link;
 mod list;
-mod named;
+mod locality;
+mod named_containers;
 mod observe;
 mod own_ca;
 mod preflight;
 mod prepare;
-mod reach;
 mod seccomp;
 
 use std::collections::HashSet;
@@ -38,12 +38,12 @@ use rustix::process::{Resource, getrlimit};
 use tokio::sync::{Mutex, OnceCell};
 
 use self::layout::Layout;
-use self::limits::Offer;
-use self::reach::Reach;
+use self::limits::HostLimits;
+use self::locality::Locality;
 use crate::error::SandboxError;
-use crate::limits::{Obstacles as _, open_files_together};
+use crate::limits::{LimitSupport as _, host_open_files_share};
 use crate::locks::Locks;
-use crate::namespace::disk::DiskStore;
+use crate::namespace::disk::DiskPools;
 use crate::namespace::layout::failed;
 use crate::namespace::preflight::disk_obstacle;
 use crate::spec::{
@@ -54,7 +54,7 @@ use crate::{Backend, Freezer, GuestStream, HOST_IMAGE};
 pub use config::{DockerConfig, LinkChoice, Pull};
 
 /// Open-file limit assumed for a remote engine, whose limits are unknown.
-const USUAL_OPEN_FILES: u64 = 1 << 20;
+const ASSUMED_OPEN_FILES: u64 = 1 << 20;
 
 /// Runs sandboxes as containers of a Docker engine. Clones share all state.
 #[derive(Clone)]
@@ -67,7 +67,7 @@ pub struct DockerBackend {
 struct Inner {
     config: DockerConfig,
     layout: Layout,
-    disks: DiskStore,
+    disks: DiskPools,
     /// Keys of the images that are known to be prepared.
     images: Arc<Mutex<HashSet<String>>>,
 }
@@ -75,8 +75,8 @@ struct Inner {
 /// Facts about the engine, known once it has answered.
 struct Ready {
     client: Docker,
-    reach: Reach,
-    offer: Offer,
+    locality: Locality,
+    offer: HostLimits,
     guest_hash: u64,
 }
 
@@ -98,13 +98,13 @@ impl DockerBackend {
     ///
     /// # Errors
     /// Fails if the directories cannot be created.
-    pub fn to_look(config: DockerConfig, scratch: &Path) -> Result<Self, SandboxError> {
+    pub fn for_inspection(config: DockerConfig, scratch: &Path) -> Result<Self, SandboxError> {
         Ok(Self::with_layout(config, Layout::prepare(scratch)?))
     }
 
     fn with_layout(config: DockerConfig, layout: Layout) -> Self {
         let inner = Arc::new(Inner {
-            disks: DiskStore::new(layout.disks(), config.ready_disks),
+            disks: DiskPools::new(layout.disks(), config.ready_disks),
             images: Arc::default(),
             layout,
             config,
@@ -126,19 +126,19 @@ impl DockerBackend {
         if let Err(error) = prepare::remove_unfinished(inner, &client).await {
             tracing::warn!(error = %error, "what an earlier server did not finish is left in the engine");
         }
-        let reach = reach::find(&client, &info, &inner.config.host, &inner.layout).await;
-        let offer = match &reach {
-            Reach::Shared => {
-                let open_files = getrlimit(Resource::Nofile).maximum.unwrap_or(USUAL_OPEN_FILES);
-                let offer = Offer::of(&info, disk_obstacle(), open_files);
-                Offer { open_files_together: open_files_together(), ..offer }
+        let locality = locality::find(&client, &info, &inner.config.host, &inner.layout).await;
+        let offer = match &locality {
+            Locality::Shared => {
+                let open_files = getrlimit(Resource::Nofile).maximum.unwrap_or(ASSUMED_OPEN_FILES);
+                let offer = HostLimits::of(&info, disk_obstacle(), open_files);
+                HostLimits { host_open_files_share: host_open_files_share(), ..offer }
             }
-            Reach::Apart(why) => Offer::of(&info, Some(why.clone()), USUAL_OPEN_FILES),
+            Locality::Remote(why) => HostLimits::of(&info, Some(why.clone()), ASSUMED_OPEN_FILES),
         };
         let guest = &inner.config.guest;
         let mut hasher = DefaultHasher::new();
         std::fs::read(guest).map_err(|source| failed("reading", guest, source))?.hash(&mut hasher);
-        Ok(Ready { offer, client, reach, guest_hash: hasher.finish() })
+        Ok(Ready { offer, client, locality, guest_hash: hasher.finish() })
     }
 
     /// Runs blocking work on a blocking thread.
@@ -202,7 +202,7 @@ impl Backend for DockerBackend {
     async fn has_image(&self, name: &str) -> Result<bool, SandboxError> {
         match image::reference(&self.inner, &Image::Named(name.to_owned())) {
             Ok(reference) if name != HOST_IMAGE => {
-                image::may_be_had(&self.inner, self.ready().await?, &reference).await
+                image::is_available(&self.inner, self.ready().await?, &reference).await
             }
             _ => Ok(false),
         }

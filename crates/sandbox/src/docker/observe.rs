@@ -11,11 +11,11 @@ use launcher::cgroup::{Group, Hierarchy};
 
 use super::create::inspect;
 use super::layout::{self, UNENFORCED_LABEL};
-use super::reach::Reach;
+use super::locality::Locality;
 use super::{Inner, Ready, destroy};
 use crate::error::SandboxError;
 use crate::limits::Unenforced;
-use crate::spec::{Ended, EndedReason, Observed, Phase, SandboxId, Usage};
+use crate::spec::{EndReason, Ended, Observed, Phase, SandboxId, Usage};
 
 /// Shells and engines add this to the number of the signal that ended a process.
 const SIGNAL_BASE: i64 = 128;
@@ -23,7 +23,7 @@ const SIGKILL: i64 = 9;
 /// Length of a container id in hexadecimal digits.
 const CONTAINER_ID_LENGTH: usize = 64;
 /// Timeout for querying past events from the engine.
-const EVENTS_PATIENCE: Duration = Duration::from_secs(2);
+const EVENTS_TIMEOUT: Duration = Duration::from_secs(2);
 /// Start of the zero timestamp with which the engine says "never".
 const NEVER: &str = "0001-";
 
@@ -31,7 +31,7 @@ pub(super) async fn observe(inner: &Inner, ready: &Ready, id: SandboxId) -> Resu
     let Some(found) = inspect(inner, ready, id).await? else {
         let phase = match destroy::has_remains(inner, ready, id).await? {
             false => Phase::Missing,
-            true => ended(EndedReason::NotStarted, "the sandbox could not be set up".into()),
+            true => ended(EndReason::NotStarted, "the sandbox could not be set up".into()),
         };
         return Ok(Observed { phase, usage: Usage::default(), unenforced: Vec::new() });
     };
@@ -48,7 +48,7 @@ pub(super) async fn observe(inner: &Inner, ready: &Ready, id: SandboxId) -> Resu
     Ok(Observed { phase, usage, unenforced })
 }
 
-fn ended(reason: EndedReason, detail: String) -> Phase {
+fn ended(reason: EndReason, detail: String) -> Phase {
     Phase::Ended(Ended { reason, detail })
 }
 
@@ -64,24 +64,24 @@ fn phase_of(state: &ContainerState) -> Phase {
 fn explain(state: &ContainerState) -> Phase {
     let said = state.error.as_deref().unwrap_or_default();
     if state.started_at.as_deref().is_none_or(|time| time.is_empty() || time.starts_with(NEVER)) {
-        return ended(EndedReason::NotStarted, format!("the engine could not start it: {said}"));
+        return ended(EndReason::NotStarted, format!("the engine could not start it: {said}"));
     }
     let code = state.exit_code.unwrap_or_default();
     match code - SIGNAL_BASE {
         SIGKILL if state.oom_killed == Some(true) => ended(
-            EndedReason::OutOfMemory,
+            EndReason::OutOfMemory,
             "the kernel ended the guest because the sandbox's memory was used up".into(),
         ),
-        signal @ 1..=64 => ended(EndedReason::Lost, format!("signal {signal} ended the guest")),
-        _ => ended(EndedReason::Lost, format!("the guest exited with code {code}")),
+        signal @ 1..=64 => ended(EndReason::Lost, format!("signal {signal} ended the guest")),
+        _ => ended(EndReason::Lost, format!("the guest exited with code {code}")),
     }
 }
 
 async fn usage(ready: &Ready, id: SandboxId, state: &ContainerState, container: Option<&str>) -> Usage {
-    let group = state.pid.and_then(group_of).filter(|group| match ready.reach {
-        Reach::Shared => true,
+    let group = state.pid.and_then(group_of).filter(|group| match ready.locality {
+        Locality::Shared => true,
         // The engine may still be on this host, for example with `link = "exec"`.
-        Reach::Apart(_) => container.is_some_and(|container| is_group_of(group, container)),
+        Locality::Remote(_) => container.is_some_and(|container| is_group_of(group, container)),
     });
     match group {
         Some(group) => group.usage().into(),
@@ -144,7 +144,7 @@ async fn oom_events(ready: &Ready, id: SandboxId) -> u64 {
         .build();
     let events = ready.client.events(Some(options)).filter(|event| std::future::ready(event.is_ok())).count();
     // With an engine whose clock is behind ours, the request would wait for future events.
-    tokio::time::timeout(EVENTS_PATIENCE, events).await.unwrap_or_default() as u64
+    tokio::time::timeout(EVENTS_TIMEOUT, events).await.unwrap_or_default() as u64
 }
 
 #[cfg(test)]
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_control_group_is_the_containers_where_it_carries_the_id() {
+    fn cgroup_belongs_to_container_if_it_contains_its_id() {
         let id = "0123456789abcdef".repeat(4);
         let group = |name: String| Group { hierarchy: Hierarchy::V2 { root: "/sys/fs/cgroup".into() }, name };
         assert!(is_group_of(&group(format!("docker/{id}")), &id));
@@ -174,17 +174,17 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_container_is_explained() {
+    fn container_exit_reason_is_explained() {
         let reason = |state: &ContainerState| match phase_of(state) {
             Phase::Ended(ended) => (ended.reason, ended.detail),
             other => panic!("{other:?}"),
         };
         let started = "2026-01-01T00:00:00Z";
-        assert_eq!(reason(&state(137, true, started)).0, EndedReason::OutOfMemory);
+        assert_eq!(reason(&state(137, true, started)).0, EndReason::OutOfMemory);
         assert_eq!(reason(&state(137, false, started)).1, "signal 9 ended the guest");
         assert_eq!(reason(&state(1, true, started)).1, "the guest exited with code 1");
         let (kind, detail) = reason(&state(128, false, "0001-01-01T00:00:00Z"));
-        assert_eq!(kind, EndedReason::NotStarted);
+        assert_eq!(kind, EndReason::NotStarted);
         assert!(detail.contains("no such runtime"));
     }
 }

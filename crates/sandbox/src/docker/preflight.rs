@@ -4,10 +4,10 @@ use bollard::Docker;
 use bollard::models::SystemInfo;
 
 use super::config::{LinkChoice, Pull};
-use super::reach::Reach;
+use super::locality::Locality;
 use super::{DockerBackend, Inner, Ready, create, engine};
 use crate::error::SandboxError;
-use crate::limits::Obstacles as _;
+use crate::limits::LimitSupport as _;
 use crate::namespace::preflight::{flawed, free_disk, good, program};
 use crate::spec::{Capabilities, Check, CheckState};
 
@@ -16,7 +16,7 @@ pub(super) async fn preflight(backend: &DockerBackend) -> Result<Capabilities, S
     let ready = backend.ready().await?;
     let checks = checks(backend).await;
     if let Some(missing) = checks.iter().find(|check| check.state == CheckState::Missing) {
-        return Err(SandboxError::HostUnfit {
+        return Err(SandboxError::HostUnsupported {
             what: format!("{}: {}", missing.name, missing.found),
             remedy: missing.remedy.clone().unwrap_or_default(),
         });
@@ -38,7 +38,7 @@ pub(super) async fn checks(backend: &DockerBackend) -> Vec<Check> {
         runtime(inner, &info),
         seccomp(&info),
         control_groups(ready),
-        view(inner, &ready.reach),
+        view(inner, &ready.locality),
         disks(ready),
         default_image(inner, &ready.client).await,
         program("guest", &inner.config.guest),
@@ -49,7 +49,7 @@ pub(super) async fn checks(backend: &DockerBackend) -> Vec<Check> {
 
 fn unreachable_engine(error: SandboxError) -> Check {
     let (found, remedy) = match error {
-        SandboxError::HostUnfit { what, remedy } | SandboxError::Unavailable { what, remedy } => {
+        SandboxError::HostUnsupported { what, remedy } | SandboxError::Unavailable { what, remedy } => {
             (what, remedy)
         }
         other => (other.to_string(), "look at the engine's log (journalctl -u docker)".into()),
@@ -124,18 +124,18 @@ fn control_groups(ready: &Ready) -> Check {
     )
 }
 
-fn view(inner: &Inner, reach: &Reach) -> Check {
+fn view(inner: &Inner, locality: &Locality) -> Check {
     let name = "link";
-    match (reach, inner.config.link) {
+    match (locality, inner.config.link) {
         (_, LinkChoice::Exec) => good(name, "a relay through the engine's exec, as [docker] link says"),
-        (Reach::Shared, _) => good(name, "a socket: engine and server see the same files"),
-        (Reach::Apart(why), LinkChoice::Socket) => flawed(
+        (Locality::Shared, _) => good(name, "a socket: engine and server see the same files"),
+        (Locality::Remote(why), LinkChoice::Socket) => flawed(
             CheckState::Missing,
             name,
             format!("[docker] link = \"socket\" cannot work: {why}"),
             "set [docker] link = \"auto\"",
         ),
-        (Reach::Apart(why), LinkChoice::Auto) => {
+        (Locality::Remote(why), LinkChoice::Auto) => {
             good(name, format!("a relay through the engine's exec: {why}"))
         }
     }

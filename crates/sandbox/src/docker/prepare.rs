@@ -20,7 +20,7 @@ use super::engine::{self, NOT_FOUND};
 use super::image::{HOME, Prepared};
 use super::image_files::{self, Additions};
 use super::layout::{self, GUEST_PROGRAM, SANDBOX_LABEL, SERVER_LABEL};
-use super::{Inner, named};
+use super::{Inner, named_containers};
 use crate::error::SandboxError;
 use crate::namespace::layout::failed;
 
@@ -35,7 +35,7 @@ const MAX_HOME_BYTES: usize = 64 << 20;
 const MAX_LINKS: usize = 4;
 
 /// An image to prepare.
-pub(super) struct Work {
+pub(super) struct Preparation {
     pub(super) inner: Arc<Inner>,
     pub(super) client: Docker,
     /// The reference as requested.
@@ -49,7 +49,7 @@ pub(super) struct Work {
     pub(super) prepared: Prepared,
 }
 
-impl Work {
+impl Preparation {
     /// Whether an earlier server has already prepared it.
     pub(super) async fn is_done(&self) -> bool {
         let is_there = self.client.inspect_image(&self.prepared.reference).await.is_ok();
@@ -69,9 +69,11 @@ impl Work {
             ..ContainerCreateBody::default()
         };
         let name = layout::image_container(&inner.layout.server, &self.key);
-        named::create(&inner.config, client, &name, &body).await.map_err(|error| self.explain(error))?;
-        let result = self.fill_and_keep(&name).await;
-        let removed = named::remove(&inner.config, client, &name).await;
+        named_containers::create(&inner.config, client, &name, &body)
+            .await
+            .map_err(|error| self.explain(error))?;
+        let result = self.add_files_and_commit(&name).await;
+        let removed = named_containers::remove(&inner.config, client, &name).await;
         result?;
         removed.map_err(|error| self.explain(error))?;
         remove_older(inner, client, reference, &self.key).await;
@@ -79,7 +81,7 @@ impl Work {
     }
 
     /// Adds the files to the container and commits it as an image.
-    async fn fill_and_keep(&self, container: &str) -> Result<(), SandboxError> {
+    async fn add_files_and_commit(&self, container: &str) -> Result<(), SandboxError> {
         let Self { inner, client, prepared, .. } = self;
         let explain = |error| self.explain(error);
         let additions = read(client, container, &self.extra_ca).await.map_err(explain)?;
@@ -125,7 +127,7 @@ pub(super) async fn remove_unfinished(inner: &Inner, client: &Docker) -> Result<
     for container in client.list_containers(Some(options)).await? {
         let is_sandbox = container.labels.is_some_and(|labels| labels.contains_key(SANDBOX_LABEL));
         if let (false, Some(id)) = (is_sandbox, container.id) {
-            named::remove(&inner.config, client, &id).await?;
+            named_containers::remove(&inner.config, client, &id).await?;
         }
     }
     Ok(())

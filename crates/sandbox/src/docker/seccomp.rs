@@ -77,7 +77,7 @@ impl Cube {
 
 impl Condition {
     /// The cubes in which the condition does not hold.
-    fn opposite(&self) -> Result<Vec<Cube>, String> {
+    fn negation(&self) -> Result<Vec<Cube>, String> {
         let low = |value: u64| u32::try_from(value).map_err(|_| format!("{value} has more than 32 bits"));
         let value = low(self.val)?;
         Ok(match self.op {
@@ -90,18 +90,18 @@ impl Condition {
 
 /// The terms under which none of the refusals applies.
 fn allowed(refusals: &[Refusal]) -> Result<Vec<Term>, String> {
-    let mut ways: Vec<Vec<(u8, Cube)>> = Vec::new();
+    let mut clauses: Vec<Vec<(u8, Cube)>> = Vec::new();
     for refusal in refusals {
-        let mut way = Vec::new();
+        let mut clause = Vec::new();
         for condition in &refusal.args {
-            way.extend(condition.opposite()?.into_iter().map(|cube| (condition.index, cube)));
+            clause.extend(condition.negation()?.into_iter().map(|cube| (condition.index, cube)));
         }
-        ways.push(way);
+        clauses.push(clause);
     }
     // The shortest come first, which keeps the intermediate results small.
-    ways.sort_by_key(Vec::len);
+    clauses.sort_by_key(Vec::len);
     let mut terms = vec![Term::new()];
-    for way in ways {
+    for clause in clauses {
         let both = |(index, cube): &(u8, Cube), term: &Term| {
             let before = term.get(index).copied().unwrap_or(Cube { mask: 0, value: 0 });
             let mut term = term.clone();
@@ -109,7 +109,7 @@ fn allowed(refusals: &[Refusal]) -> Result<Vec<Term>, String> {
             Some(term)
         };
         let next: Vec<Term> =
-            terms.iter().flat_map(|term| way.iter().filter_map(move |cube| both(cube, term))).collect();
+            terms.iter().flat_map(|term| clause.iter().filter_map(move |cube| both(cube, term))).collect();
         terms = without_covered(&next);
     }
     Ok(terms)
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_terms_allow_is_what_the_rules_do_not_refuse() {
+    fn terms_allow_exactly_what_rules_do_not_refuse() {
         let mut conditional: BTreeMap<String, Vec<Refusal>> = BTreeMap::new();
         for rule in rules().unwrap().refuse.into_iter().flat_map(|group| group.rules) {
             let refusal: Refusal = serde_json::from_value(rule).unwrap();

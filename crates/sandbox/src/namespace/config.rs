@@ -29,7 +29,7 @@ pub struct NamespaceConfig {
     pub namespaces: UseNamespaces,
     /// Directory for the data of sandboxes without namespaces if the server is root. Other users must be able to
     /// traverse it.
-    pub shelter_dir: PathBuf,
+    pub landlock_only_dir: PathBuf,
     /// Parent cgroup of the sandboxes' cgroups.
     pub cgroup_parent: String,
     /// Port on the sandbox's loopback interface that accepts outgoing connections.
@@ -75,7 +75,7 @@ impl NamespaceConfig {
             first_uid: 1 << 30,
             slots: DEFAULT_SLOTS,
             namespaces: UseNamespaces::WherePossible,
-            shelter_dir: "/var/tmp/caisson-shelters".into(),
+            landlock_only_dir: "/var/tmp/caisson-shelters".into(),
             cgroup_parent: "caisson".into(),
             egress_port: 3128,
             ready_disks: 16,

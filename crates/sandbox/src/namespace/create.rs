@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use launcher::LaunchSpec;
 use launcher::cgroup::Group;
-use launcher::launch_file::{self, LAUNCH_FILE, LaunchText};
+use launcher::launch_file::{self, LAUNCH_FILE, LaunchFileContents};
 use launcher::spec::{
     AGENT_ID, Disk, GUEST_DIRECTORY, LISTEN_FD, Network, Report, Root, STATE_FD, Seal, Users,
 };
@@ -16,12 +16,14 @@ use serde::{Deserialize, Serialize};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::Receiver;
 
+use super::landlock_only::{self, HOW_TO_OPT_IN};
 use super::layout::{failed, make_private_directory};
-use super::shelter::{self, HOW_TO_ACCEPT};
 use super::users::Obstacle;
-use super::{Inner, UseNamespaces, destroy, disk, host_disk, own_ca, owner, preflight, probe, seccomp};
+use super::{
+    Inner, UseNamespaces, destroy, disk, host_disk, launcher_process, own_ca, preflight, probe, seccomp,
+};
 use crate::error::SandboxError;
-use crate::limits::{Obstacles as _, Plan, Unenforced};
+use crate::limits::{LimitSupport as _, Plan, Unenforced};
 use crate::spec::{Image, Isolation, Limits, SandboxId, SandboxSpec};
 
 /// The strongest isolation of this backend.
@@ -51,7 +53,7 @@ fn namespaces() -> Isolation {
 }
 
 /// A sandbox that its launcher is setting up.
-pub(super) struct Ordered {
+pub(super) struct PendingSandbox {
     /// The network namespace lent by this server, held open until the sandbox runs.
     pub(super) network: Option<OwnedFd>,
     /// Where the launcher writes its one-line report.
@@ -59,56 +61,56 @@ pub(super) struct Ordered {
 }
 
 /// Validates the spec, creates directory and disk, and starts a launcher. `None` if the sandbox is already running.
-pub(super) fn order(
+pub(super) fn start_launcher(
     inner: &Inner,
     id: SandboxId,
     spec: &SandboxSpec,
-) -> Result<Option<Ordered>, SandboxError> {
+) -> Result<Option<PendingSandbox>, SandboxError> {
     if spec.isolation > ISOLATION {
-        return Err(SandboxError::TooWeak { asked: spec.isolation, given: ISOLATION });
+        return Err(SandboxError::InsufficientIsolation { asked: spec.isolation, given: ISOLATION });
     }
-    inner.layout.renew()?;
+    inner.layout.recreate()?;
     let directory = inner.layout.sandbox(id);
     if directory.exists() && is_running_already(inner, id, &directory)? {
         return Ok(None);
     }
-    let laid_out = match choose(inner, spec.isolation)? {
+    let laid_out = match choose_isolation(inner, spec.isolation)? {
         Isolation::Landlock => {
-            let plan = inner.shelter_offer.plan(&spec.limits)?;
+            let plan = inner.landlock_only_limits.plan(&spec.limits)?;
             refuse_images(spec)?;
-            lay_out_shelter(inner, id, spec, &plan, &directory).map(|()| None)
+            prepare_landlock_only(inner, id, spec, &plan, &directory).map(|()| None)
         }
         Isolation::Namespaces | Isolation::MicroVm => {
             let plan = inner.offer.plan(&spec.limits)?;
-            let root = find_root(inner, spec)?;
-            lay_out(inner, id, spec, &plan, root, &directory)
+            let root = image_root(inner, spec)?;
+            prepare_namespaces(inner, id, spec, &plan, root, &directory)
         }
     };
     let ordered = laid_out.and_then(|network| {
         let lent: Vec<_> = network.iter().map(AsFd::as_fd).collect();
-        let answer = inner.standby.order(&directory.join(LAUNCH_FILE), &lent);
+        let answer = inner.standby.start_launcher(&directory.join(LAUNCH_FILE), &lent);
         let answer = answer.map_err(|source| {
             let step = "starting the launcher".into();
             SandboxError::Setup { id, step, source: Some(source) }
         })?;
-        Ok(Ordered { network, answer })
+        Ok(PendingSandbox { network, answer })
     });
-    ordered.map(Some).map_err(|error| give_up(inner, id, spec.isolation, error))
+    ordered.map(Some).map_err(|error| clean_up_failed_start(inner, id, spec.isolation, error))
 }
 
 /// Refuses limits that cannot be enforced. Unavailable isolation is reported when the sandbox is created, not here.
 pub(super) fn check_limits(inner: &Inner, limits: &Limits, isolation: Isolation) -> Result<(), SandboxError> {
-    match choose(inner, isolation) {
-        Ok(Isolation::Landlock) => inner.shelter_offer.plan(limits).map(drop),
+    match choose_isolation(inner, isolation) {
+        Ok(Isolation::Landlock) => inner.landlock_only_limits.plan(limits).map(drop),
         Ok(Isolation::Namespaces | Isolation::MicroVm) => inner.offer.plan(limits).map(drop),
         Err(_) => Ok(()),
     }
 }
 
 /// The isolation that the sandbox gets: namespaces if the host has them, less only if the spec accepts less.
-fn choose(inner: &Inner, asked: Isolation) -> Result<Isolation, SandboxError> {
+fn choose_isolation(inner: &Inner, asked: Isolation) -> Result<Isolation, SandboxError> {
     if asked > Isolation::Landlock {
-        // Namespaces are not probed first, because that would take longer than a failed start; see `give_up`.
+        // Namespaces are not probed first, because that would take longer than a failed start; see `clean_up_failed_start`.
         let may_try = inner.config.namespaces == UseNamespaces::WherePossible;
         return match probe::known_obstacle(inner) {
             None if may_try => Ok(Isolation::Namespaces),
@@ -118,26 +120,31 @@ fn choose(inner: &Inner, asked: Isolation) -> Result<Isolation, SandboxError> {
     if probe::namespaces(inner).is_ok() {
         return Ok(Isolation::Namespaces);
     }
-    match shelter::obstacle(inner) {
+    match landlock_only::obstacle(inner) {
         None => Ok(Isolation::Landlock),
-        Some(Obstacle { found, remedy }) => Err(SandboxError::HostUnfit { what: found, remedy }),
+        Some(Obstacle { found, remedy }) => Err(SandboxError::HostUnsupported { what: found, remedy }),
     }
 }
 
 /// The error for specs that require namespaces on a host without them.
 fn no_namespaces(inner: &Inner) -> SandboxError {
     let Err(Obstacle { found, remedy }) = probe::namespaces(inner) else {
-        return SandboxError::HostUnfit { what: "no namespaces".into(), remedy: "try again".into() };
+        return SandboxError::HostUnsupported { what: "no namespaces".into(), remedy: "try again".into() };
     };
-    let remedy = match shelter::obstacle(inner) {
-        None => format!("{remedy}, or {HOW_TO_ACCEPT}"),
+    let remedy = match landlock_only::obstacle(inner) {
+        None => format!("{remedy}, or {HOW_TO_OPT_IN}"),
         Some(_) => remedy.clone(),
     };
-    SandboxError::HostUnfit { what: format!("this host gives no namespaces: {found}"), remedy }
+    SandboxError::HostUnsupported { what: format!("this host gives no namespaces: {found}"), remedy }
 }
 
 /// Cleans up after a failed start, and returns the most helpful error.
-pub(super) fn give_up(inner: &Inner, id: SandboxId, asked: Isolation, error: SandboxError) -> SandboxError {
+pub(super) fn clean_up_failed_start(
+    inner: &Inner,
+    id: SandboxId,
+    asked: Isolation,
+    error: SandboxError,
+) -> SandboxError {
     if let Err(left) = destroy::destroy(inner, id) {
         // The caller needs the first error. The remains are found again by their directory.
         tracing::warn!(sandbox = %id, error = &left as &dyn std::error::Error, "a sandbox that never ran is not gone yet");
@@ -153,13 +160,13 @@ fn refuse_images(spec: &SandboxSpec) -> Result<(), SandboxError> {
         Image::Directory(path) if path.is_dir() => path.display().to_string(),
         Image::Directory(path) => return Err(SandboxError::NoImage(path.display().to_string())),
     };
-    Err(SandboxError::HostUnfit {
+    Err(SandboxError::HostUnsupported {
         what: format!("the image {image} needs a root of its own, and there are no namespaces"),
         remedy: "ask for the image \"host\": the programs of this host are used then".into(),
     })
 }
 
-fn lay_out_shelter(
+fn prepare_landlock_only(
     inner: &Inner,
     id: SandboxId,
     spec: &SandboxSpec,
@@ -167,20 +174,20 @@ fn lay_out_shelter(
     directory: &Path,
 ) -> Result<(), SandboxError> {
     make_private_directory(&directory.join(GUEST_DIRECTORY))?;
-    let shelter = shelter::prepare(inner, id, spec)?;
+    let landlock_only = landlock_only::prepare(inner, id, spec)?;
     let launch = LaunchSpec {
-        guest_arguments: shelter::guest_arguments(&shelter),
-        seccomp: seccomp::shelter_program().map_err(no_filter)?.to_owned(),
+        guest_arguments: landlock_only::guest_arguments(&landlock_only),
+        seccomp: seccomp::landlock_only_program().map_err(no_filter)?.to_owned(),
         writable: Vec::new(),
         apparmor_profile: None,
-        seal: Seal::Shelter(shelter.clone()),
-        ..describe(inner, id, plan, no_root(), Disk::Directory(shelter.tree), directory)?
+        seal: Seal::LandlockOnly(landlock_only.clone()),
+        ..describe(inner, id, plan, placeholder_root(), Disk::Directory(landlock_only.tree), directory)?
     };
     write_records(spec, plan, Isolation::Landlock, &launch, directory)
 }
 
 /// A placeholder: the launcher ignores the root of a sandbox without namespaces.
-fn no_root() -> Root {
+fn placeholder_root() -> Root {
     Root { lower: "/".into(), over: None, binds: Vec::new() }
 }
 
@@ -189,8 +196,8 @@ fn is_running_already(inner: &Inner, id: SandboxId, directory: &Path) -> Result<
     let looking = |source| failed("looking at", directory, source);
     let end = Instant::now() + inner.config.start_timeout;
     loop {
-        let alive = owner::find(directory).map_err(looking)?.is_some();
-        let text = LaunchText::read(directory).map_err(looking)?;
+        let alive = launcher_process::find(directory).map_err(looking)?.is_some();
+        let text = LaunchFileContents::read(directory).map_err(looking)?;
         let ran = text.as_ref().is_some_and(|text| text.running().is_some());
         // A launcher whose guest has ended lives on for a moment.
         let has_ended = text.is_some_and(|text| text.ended().is_some());
@@ -209,7 +216,7 @@ fn is_running_already(inner: &Inner, id: SandboxId, directory: &Path) -> Result<
     }
 }
 
-fn find_root(inner: &Inner, spec: &SandboxSpec) -> Result<Root, SandboxError> {
+fn image_root(inner: &Inner, spec: &SandboxSpec) -> Result<Root, SandboxError> {
     match &spec.image {
         Image::Host => inner.host_images.get(&spec.extra_ca),
         Image::Directory(path) if path.is_dir() => {
@@ -220,7 +227,7 @@ fn find_root(inner: &Inner, spec: &SandboxSpec) -> Result<Root, SandboxError> {
     }
 }
 
-fn lay_out(
+fn prepare_namespaces(
     inner: &Inner,
     id: SandboxId,
     spec: &SandboxSpec,
@@ -305,7 +312,7 @@ fn describe(
 }
 
 fn no_filter(why: &str) -> SandboxError {
-    SandboxError::HostUnfit {
+    SandboxError::HostUnsupported {
         what: format!("the seccomp filter cannot be compiled: {why}"),
         remedy: "use a supported processor".into(),
     }
@@ -313,7 +320,7 @@ fn no_filter(why: &str) -> SandboxError {
 
 /// The sandbox's cgroup, if it has one.
 pub(super) fn group(inner: &Inner, id: SandboxId) -> Option<Group> {
-    let text = LaunchText::read(&inner.layout.sandbox(id)).ok().flatten();
+    let text = LaunchFileContents::read(&inner.layout.sandbox(id)).ok().flatten();
     group_of(inner, id, text.and_then(|text| text.record().ok().flatten()).as_ref())
 }
 

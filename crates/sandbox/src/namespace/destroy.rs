@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 
 use launcher::cgroup::{Frozen, Group};
 use launcher::disk::is_under;
-use launcher::launch_file::{self, LaunchText};
+use launcher::launch_file::{self, LaunchFileContents};
 use launcher::spec::{Network, Removal, Running, Users};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::create::{Record, group_of};
 use super::disk::DISK_FILE;
 use super::layout::failed;
-use super::{Inner, owner, shelter};
+use super::{Inner, landlock_only, launcher_process};
 use crate::error::SandboxError;
 use crate::spec::{Isolation, SandboxId};
 
@@ -30,23 +30,23 @@ const TICK: Duration = Duration::from_micros(500);
 pub(super) fn destroy(inner: &Inner, id: SandboxId) -> Result<(), SandboxError> {
     let directory = inner.layout.sandbox(id);
     let patience = inner.config.stop_timeout;
-    let text = LaunchText::read(&directory).ok().flatten();
-    let ran_before = text.as_ref().and_then(LaunchText::running);
+    let text = LaunchFileContents::read(&directory).ok().flatten();
+    let ran_before = text.as_ref().and_then(LaunchFileContents::running);
     let record: Option<Record> = text.and_then(|text| text.record().ok().flatten());
     let group = group_of(inner, id, record.as_ref());
     let network = ran_before.as_ref().and_then(lent_network);
     let mark = record
         .filter(|record| record.isolation == Isolation::Landlock)
-        .map(|_| launcher::mark::of(id.as_u128()));
+        .map(|_| launcher::process_mark::of(id.as_u128()));
     let ending = |source| failed("ending the processes of", &directory, source);
-    end_launcher(&directory, group.as_ref(), patience).map_err(ending)?;
+    stop_launcher(&directory, group.as_ref(), patience).map_err(ending)?;
     // Read only now, because the launcher appends to the launch file.
     let ran = running(&directory);
-    end_stragglers(ran.as_ref(), group.as_ref(), patience)
-        .and_then(|()| mark.map_or(Ok(()), |mark| launcher::mark::end_all(mark, patience)))
+    kill_remaining_processes(ran.as_ref(), group.as_ref(), patience)
+        .and_then(|()| mark.map_or(Ok(()), |mark| launcher::process_mark::kill_all(mark, patience)))
         .map_err(ending)?;
     if let Some(network) = network {
-        inner.networks.take_back(network);
+        inner.networks.give_back(network);
     }
     wait_for_disk(&directory, ran.and_then(|ran| ran.loop_device), patience)?;
     if let Some(group) = &group {
@@ -55,12 +55,12 @@ pub(super) fn destroy(inner: &Inner, id: SandboxId) -> Result<(), SandboxError> 
             .map_err(|error| SandboxError::Io { doing: error.step, source: error.source })?;
     }
     remove_socket(&inner.layout.socket_path(id))?;
-    let tree = shelter::tree(inner, id);
+    let tree = landlock_only::tree(inner, id);
     if !tree.starts_with(&directory) {
-        let name = format!("{}{id}", shelter::TRASH_PREFIX);
-        throw_away(inner, &tree, &inner.config.shelter_dir.join(name))?;
+        let name = format!("{}{id}", landlock_only::TRASH_PREFIX);
+        move_to_trash(inner, &tree, &inner.config.landlock_only_dir.join(name))?;
     }
-    throw_away(inner, &directory, &inner.layout.trash().join(id.to_string()))
+    move_to_trash(inner, &directory, &inner.layout.trash().join(id.to_string()))
 }
 
 /// The network namespace lent to a running sandbox, opened while the sandbox still has it.
@@ -73,7 +73,7 @@ fn lent_network(ran: &Running) -> Option<OwnedFd> {
     is_guest(ran).then(|| network.into())
 }
 
-fn end_launcher(directory: &Path, group: Option<&Group>, patience: Duration) -> io::Result<()> {
+fn stop_launcher(directory: &Path, group: Option<&Group>, patience: Duration) -> io::Result<()> {
     if let Some(group) = group
         && group.hierarchy.controllers().contains(&launcher::cgroup::Controller::Freezer)
         && group.directories().iter().all(|directory| directory.exists())
@@ -81,7 +81,7 @@ fn end_launcher(directory: &Path, group: Option<&Group>, patience: Duration) -> 
         // Frozen processes do not die until they are thawed. If the cgroup is gone, nothing is frozen.
         let _ = group.set_frozen(Frozen::No, patience);
     }
-    if let Some(owner) = owner::find(directory)? {
+    if let Some(owner) = launcher_process::find(directory)? {
         owner.signal(Signal::TERM)?;
         if !owner.wait(patience)? {
             owner.signal(Signal::KILL)?;
@@ -94,11 +94,15 @@ fn end_launcher(directory: &Path, group: Option<&Group>, patience: Duration) -> 
 }
 
 /// If the launcher was killed, the kernel may still be busy killing its sandbox.
-fn end_stragglers(ran: Option<&Running>, group: Option<&Group>, patience: Duration) -> io::Result<()> {
+fn kill_remaining_processes(
+    ran: Option<&Running>,
+    group: Option<&Group>,
+    patience: Duration,
+) -> io::Result<()> {
     let end = Instant::now() + patience;
     if let Some(guest) = ran.and_then(guest_handle) {
         let _ = pidfd_send_signal(&guest, Signal::KILL);
-        if !owner::wait_for_exit(&guest, patience)? {
+        if !launcher_process::wait_for_exit(&guest, patience)? {
             return Err(io::Error::new(io::ErrorKind::TimedOut, "the guest does not die"));
         }
     }
@@ -133,7 +137,7 @@ fn is_guest(ran: &Running) -> bool {
 }
 
 fn running(directory: &Path) -> Option<Running> {
-    LaunchText::read(directory).ok()??.running()
+    LaunchFileContents::read(directory).ok()??.running()
 }
 
 /// Waits until no loop device uses the disk. The last unmount releases the device a moment after the last process is
@@ -150,7 +154,7 @@ pub(crate) fn wait_for_disk(
         other => other.map_err(|source| failed("looking at", &image, source))?,
     };
     let end = Instant::now() + patience;
-    while holds(device, &image) {
+    while is_in_use(device, &image) {
         if Instant::now() > end {
             return Err(failed("waiting for the loop device of", &image, io::ErrorKind::TimedOut.into()));
         }
@@ -160,7 +164,7 @@ pub(crate) fn wait_for_disk(
 }
 
 /// Whether a loop device still uses an image: the given device, or any.
-fn holds(device: Option<u32>, image: &Path) -> bool {
+fn is_in_use(device: Option<u32>, image: &Path) -> bool {
     let number = |entry: fs::DirEntry| entry.file_name().to_str()?.strip_prefix("loop")?.parse().ok();
     match device {
         Some(number) => is_under(number, image),
@@ -186,7 +190,7 @@ fn remove_tree(path: &Path) -> Result<(), SandboxError> {
 
 /// Moves a tree to the trash. Deleting a large disk takes longer than everything else, so the background thread does
 /// it.
-fn throw_away(inner: &Inner, directory: &Path, trash: &Path) -> Result<(), SandboxError> {
+fn move_to_trash(inner: &Inner, directory: &Path, trash: &Path) -> Result<(), SandboxError> {
     if !directory.exists() {
         return Ok(());
     }
@@ -208,7 +212,7 @@ pub(super) fn empty_trash_now(inner: &Inner) -> Result<(), SandboxError> {
 }
 
 /// Deletes the remains of a probe of the host. Not in the background, because a short command that probes exits soon.
-pub(super) fn throw_away_probe(inner: &Inner, directory: &Path) {
+pub(super) fn discard_probe(inner: &Inner, directory: &Path) {
     if let Err(error) = remove_as(&inner.config.launcher, &inner.identity.users, directory) {
         tracing::warn!(error = %error, "garbage is left");
     }
@@ -224,10 +228,10 @@ fn trash(inner: &Inner) -> Vec<PathBuf> {
         fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path()).collect::<Vec<_>>()
     };
     let is_trash = |path: &PathBuf| {
-        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(shelter::TRASH_PREFIX))
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(landlock_only::TRASH_PREFIX))
     };
     let mut all = below(&inner.layout.trash());
-    all.extend(below(&inner.config.shelter_dir).into_iter().filter(is_trash));
+    all.extend(below(&inner.config.landlock_only_dir).into_iter().filter(is_trash));
     all
 }
 
@@ -236,12 +240,12 @@ fn remove_as(launcher: &Path, users: &Users, path: &Path) -> Result<(), SandboxE
         Users::Ranges(_) => remove_tree(path),
         // Without namespaces, all files belong to the server's own user.
         Users::Lent { .. } | Users::Single => remove_by_launcher(launcher, users, path)
-            .or_else(|error| remove_closed_tree(path).map_err(|_| error)),
+            .or_else(|error| remove_unreadable_tree(path).map_err(|_| error)),
     }
 }
 
 /// Deletes a tree owned by this user even if directories in it deny access. No process may use it any more.
-fn remove_closed_tree(path: &Path) -> io::Result<()> {
+fn remove_unreadable_tree(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     let metadata = fs::symlink_metadata(path)?;
     if !metadata.is_dir() {
@@ -249,7 +253,7 @@ fn remove_closed_tree(path: &Path) -> io::Result<()> {
     }
     fs::set_permissions(path, fs::Permissions::from_mode(0o700))?;
     for entry in fs::read_dir(path)? {
-        remove_closed_tree(&entry?.path())?;
+        remove_unreadable_tree(&entry?.path())?;
     }
     fs::remove_dir(path)
 }
@@ -259,7 +263,7 @@ fn remove_later(inner: &Inner, paths: Vec<PathBuf>) {
         return;
     }
     let (launcher, users) = (inner.config.launcher.clone(), inner.identity.users.clone());
-    inner.trash.later(move || {
+    inner.trash.run(move || {
         for path in &paths {
             if let Err(error) = remove_as(&launcher, &users, path) {
                 tracing::warn!(error = %error, "garbage is left");
@@ -273,7 +277,7 @@ fn remove_later(inner: &Inner, paths: Vec<PathBuf>) {
 fn remove_by_launcher(launcher: &Path, users: &Users, path: &Path) -> Result<(), SandboxError> {
     let order = Removal { users: users.clone(), directory: path.to_path_buf() };
     let ask = || -> io::Result<()> {
-        match owner::ask(launcher, "--remove", &order)? {
+        match launcher_process::run_once(launcher, "--remove", &order)? {
             None => Ok(()),
             Some(error) => Err(io::Error::other(format!("{}: {}", error.step, error.source))),
         }

@@ -4,7 +4,7 @@
 //! others are copies of its few written blocks. On hosts without loop devices a disk is a plain directory.
 //!
 //! No disk is reused: it is deleted with its sandbox, and a new copy takes its place. Sizes are rounded up. Templates
-//! and ready disks are kept for at most [`MOST_SIZES`] sizes, the most recently used ones.
+//! and ready disks are kept for at most [`MAX_SIZES`] sizes, the most recently used ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
@@ -35,7 +35,7 @@ const OTHER_FORMATS: &str = "ext4-";
 const CONTENT: &str = "content";
 const MEBIBYTE: u64 = 1 << 20;
 /// Templates and ready disks are kept for at most this many sizes.
-const MOST_SIZES: usize = 8;
+const MAX_SIZES: usize = 8;
 /// Rounding up makes a disk larger than requested by less than 1/8.
 const STEPS_PER_DOUBLING: u64 = 8;
 const COPIED_AT_ONCE: usize = 256 << 10;
@@ -67,30 +67,30 @@ pub(crate) fn format_program() -> Option<PathBuf> {
 
 /// The disk pool of one host.
 #[derive(Clone)]
-pub(crate) struct DiskStore {
-    shelf: Shelf,
+pub(crate) struct DiskPools {
+    pool: DiskPool,
     /// Fills the pool.
     thread: Background,
     /// Sizes queued for refilling.
-    asked: Arc<Mutex<BTreeSet<u64>>>,
+    queued: Arc<Mutex<BTreeSet<u64>>>,
 }
 
-impl DiskStore {
+impl DiskPools {
     pub(crate) fn new(directory: PathBuf, ready: usize) -> Self {
-        Self { shelf: Shelf { directory, ready }, thread: Background::new("disks"), asked: Arc::default() }
+        Self { pool: DiskPool { directory, ready }, thread: Background::new("disks"), queued: Arc::default() }
     }
 
     /// Deletes leftovers of earlier servers that this one does not use: unfinished disks, disks of other formats
     /// (including disks that were in use in the past), and surplus ready disks or sizes.
     pub(crate) fn remove_leftovers(&self) {
-        self.shelf.remove_leftovers();
+        self.pool.remove_leftovers();
     }
 
     /// Puts an empty disk of at least the given size at `target`, and refills the pool if it runs low.
     pub(crate) fn take(&self, mib: u64, target: &Path) -> Result<(), SandboxError> {
         let mib = rounded(mib);
-        if !self.shelf.take(mib, target) {
-            let template = self.shelf.open_template(mib)?;
+        if !self.pool.take(mib, target) {
+            let template = self.pool.open_template(mib)?;
             copy_sparse(&template, target).map_err(|source| failed("copying a disk to", target, source))?;
         }
         self.refill(mib);
@@ -99,13 +99,13 @@ impl DiskStore {
 
     /// Creates ready disks in the background if there are not enough.
     fn refill(&self, mib: u64) {
-        if self.shelf.ready == 0 || !self.asked.lock().unwrap_or_else(PoisonError::into_inner).insert(mib) {
+        if self.pool.ready == 0 || !self.queued.lock().unwrap_or_else(PoisonError::into_inner).insert(mib) {
             return;
         }
-        let (shelf, asked) = (self.shelf.clone(), Arc::clone(&self.asked));
-        self.thread.later(move || {
-            asked.lock().unwrap_or_else(PoisonError::into_inner).remove(&mib);
-            if let Err(error) = shelf.fill(mib) {
+        let (pool, queued) = (self.pool.clone(), Arc::clone(&self.queued));
+        self.thread.run(move || {
+            queued.lock().unwrap_or_else(PoisonError::into_inner).remove(&mib);
+            if let Err(error) = pool.fill(mib) {
                 tracing::warn!(error = %error, "no disk could be made ready");
             }
         });
@@ -114,12 +114,12 @@ impl DiskStore {
 
 /// The files of the pool.
 #[derive(Clone)]
-struct Shelf {
+struct DiskPool {
     directory: PathBuf,
     ready: usize,
 }
 
-impl Shelf {
+impl DiskPool {
     fn template(&self, mib: u64) -> PathBuf {
         self.directory.join(format!("{FORMAT}-{mib}.{TEMPLATE}"))
     }
@@ -209,7 +209,7 @@ impl Shelf {
         }
         let mut sizes: Vec<_> = sizes.into_values().collect();
         sizes.sort();
-        let too_many = sizes.len().saturating_sub(MOST_SIZES);
+        let too_many = sizes.len().saturating_sub(MAX_SIZES);
         for file in sizes.into_iter().take(too_many).flat_map(|(_, files)| files) {
             // It may have been taken in the meantime.
             let _ = fs::remove_file(file);
@@ -217,7 +217,7 @@ impl Shelf {
     }
 
     fn make_template(&self, mib: u64, target: &Path) -> Result<File, SandboxError> {
-        let program = format_program().ok_or_else(|| SandboxError::HostUnfit {
+        let program = format_program().ok_or_else(|| SandboxError::HostUnsupported {
             what: format!("{FORMAT_PROGRAM} is missing, which formats the disks of sandboxes"),
             remedy: "install the package e2fsprogs".into(),
         })?;
@@ -339,10 +339,10 @@ mod tests {
 
     #[test]
     fn sizes_are_rounded_up_by_less_than_an_eighth() {
-        for (asked, given) in
+        for (queued, given) in
             [(16, 16), (17, 18), (100, 104), (1025, 1152), (8192, 8192), ((1 << 24) - 1, 1 << 24)]
         {
-            assert_eq!(rounded(asked), given, "{asked}");
+            assert_eq!(rounded(queued), given, "{queued}");
         }
         let all: BTreeSet<u64> = (16..=1 << 16).map(rounded).collect();
         assert!(all.len() <= 12 * 8 + 1, "{}", all.len());
@@ -350,30 +350,30 @@ mod tests {
     }
 
     #[test]
-    fn the_sizes_that_were_used_last_are_kept_and_no_others() {
+    fn only_recently_used_sizes_are_kept() {
         let directory = tempfile::tempdir().unwrap();
-        let shelf = Shelf { directory: directory.path().into(), ready: 1 };
+        let pool = DiskPool { directory: directory.path().into(), ready: 1 };
         let earlier = directory.path().join("ext4-3-64.1-1.kept");
         fs::write(&earlier, "of an earlier version").unwrap();
-        shelf.remove_leftovers();
+        pool.remove_leftovers();
         assert!(!earlier.exists());
-        let sizes: Vec<u64> = (16..).take(MOST_SIZES).collect();
+        let sizes: Vec<u64> = (16..).take(MAX_SIZES).collect();
         for (age, mib) in (1..).zip(&sizes) {
-            shelf.fill(*mib).unwrap();
-            let template = File::options().write(true).open(shelf.template(*mib)).unwrap();
+            pool.fill(*mib).unwrap();
+            let template = File::options().write(true).open(pool.template(*mib)).unwrap();
             template.set_modified(SystemTime::now() - Duration::from_secs(3600 - age)).unwrap();
         }
         // Using the oldest size again makes the second one the least recently used.
-        shelf.open_template(sizes[0]).unwrap();
-        let open = shelf.open_template(sizes[1]).unwrap();
+        pool.open_template(sizes[0]).unwrap();
+        let open = pool.open_template(sizes[1]).unwrap();
         open.set_modified(SystemTime::UNIX_EPOCH).unwrap();
-        shelf.fill(99).unwrap();
-        let is_kept = |mib| (shelf.template(mib).exists(), shelf.ready_disk(mib, 0).exists());
+        pool.fill(99).unwrap();
+        let is_kept = |mib| (pool.template(mib).exists(), pool.ready_disk(mib, 0).exists());
         for mib in sizes.iter().copied().chain([99]) {
             let kept = mib != sizes[1];
             assert_eq!(is_kept(mib), (kept, kept), "{mib}");
         }
-        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), MOST_SIZES * 2);
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), MAX_SIZES * 2);
         // A process that has it open can still copy it.
         let target = directory.path().join("taken");
         copy_sparse(&open, &target).unwrap();
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn what_killed_servers_have_left_is_removed() {
+    fn leftovers_of_killed_servers_are_removed() {
         let directory = tempfile::tempdir().unwrap();
         let write = |name: &str| fs::write(directory.path().join(name), "").unwrap();
         for size in 16..40 {
@@ -398,12 +398,12 @@ mod tests {
         }
         fs::create_dir_all(directory.path().join("content-16-ThreadId(7)/workspace")).unwrap();
         write("of-somebody-else");
-        Shelf { directory: directory.path().into(), ready: 2 }.remove_leftovers();
+        DiskPool { directory: directory.path().into(), ready: 2 }.remove_leftovers();
         let left: BTreeSet<String> = fs::read_dir(directory.path())
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .collect();
-        assert_eq!(left.len(), MOST_SIZES * 2 + 1, "{left:?}");
+        assert_eq!(left.len(), MAX_SIZES * 2 + 1, "{left:?}");
         assert!(
             left.contains("of-somebody-else") && !left.iter().any(|name| name.ends_with(".partial")),
             "{left:?}"
@@ -411,24 +411,24 @@ mod tests {
     }
 
     #[test]
-    fn disks_are_made_when_half_of_them_are_gone() {
+    fn pool_refills_when_half_empty() {
         let directory = tempfile::tempdir().unwrap();
-        let shelf = Shelf { directory: directory.path().into(), ready: 4 };
-        let count = || (0..4).filter(|number| shelf.ready_disk(64, *number).exists()).count();
-        shelf.fill(64).unwrap();
+        let pool = DiskPool { directory: directory.path().into(), ready: 4 };
+        let count = || (0..4).filter(|number| pool.ready_disk(64, *number).exists()).count();
+        pool.fill(64).unwrap();
         assert_eq!(count(), 4);
         for (left, filled) in [(3, 3), (2, 4)] {
-            assert!(shelf.take(64, &directory.path().join("taken")));
+            assert!(pool.take(64, &directory.path().join("taken")));
             assert_eq!(count(), left);
-            shelf.fill(64).unwrap();
+            pool.fill(64).unwrap();
             assert_eq!(count(), filled);
         }
     }
 
     #[test]
-    fn disks_are_small_on_the_host_and_a_taken_one_is_replaced() {
+    fn disks_are_sparse_and_taken_ones_are_replaced() {
         let directory = tempfile::tempdir().unwrap();
-        let store = DiskStore::new(directory.path().into(), 2);
+        let store = DiskPools::new(directory.path().into(), 2);
         let target = directory.path().join("taken");
         store.take(8192, &target).unwrap();
         let metadata = fs::metadata(&target).unwrap();
@@ -437,7 +437,7 @@ mod tests {
         // `take` has started a background refill. A second one at the same time would delete the unfinished disks of
         // the first.
         let end = Instant::now() + Duration::from_secs(120);
-        while !(0..2).all(|number| store.shelf.ready_disk(8192, number).exists()) {
+        while !(0..2).all(|number| store.pool.ready_disk(8192, number).exists()) {
             assert!(Instant::now() < end, "no disks were made ready");
             std::thread::sleep(Duration::from_millis(5));
         }

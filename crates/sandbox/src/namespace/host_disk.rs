@@ -7,13 +7,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use launcher::disk_sync::{describe_faults, faults};
-use launcher::launch_file::LaunchText;
+use launcher::launch_file::LaunchFileContents;
 use rustix::fs::statvfs;
 use rustix::process::Signal;
 
 use super::disk::DISK_FILE;
 use super::layout::failed;
-use super::{Inner, create, owner};
+use super::{Inner, create, launcher_process};
 use crate::error::SandboxError;
 use crate::spec::{DiskState, HostDisk, SandboxId, SparseDisk};
 
@@ -27,7 +27,7 @@ const LONGEST_TICK: Duration = Duration::from_millis(50);
 const MEBIBYTE: u64 = 1 << 20;
 
 /// Free space of the host, and the disks of this server's sandboxes.
-pub(super) fn look(inner: &Inner) -> Result<HostDisk, SandboxError> {
+pub(super) fn measure(inner: &Inner) -> Result<HostDisk, SandboxError> {
     let directory = inner.layout.sandboxes();
     let looking = |source| failed("looking at", &directory, source);
     let mut disks = Vec::new();
@@ -59,23 +59,25 @@ fn unallocated(file: &Path) -> Option<u64> {
 /// overcommitting.
 pub(super) fn check_room(inner: &Inner, disk_mib: u64) -> Result<(), SandboxError> {
     let Some(reserve) = inner.config.disk_reserve_unless_overcommitted else { return Ok(()) };
-    let host = look(inner)?;
+    let host = measure(inner)?;
     let taken: u64 = host.disks.iter().map(|disk| disk.unallocated_bytes).sum();
-    room_for(host.free_bytes.saturating_sub(reserve) / MEBIBYTE, taken / MEBIBYTE + disk_mib)
+    check_fits(host.free_bytes.saturating_sub(reserve) / MEBIBYTE, taken / MEBIBYTE + disk_mib)
 }
 
-fn room_for(free_mib: u64, promised_mib: u64) -> Result<(), SandboxError> {
-    if promised_mib <= free_mib {
+fn check_fits(free_mib: u64, committed_mib: u64) -> Result<(), SandboxError> {
+    if committed_mib <= free_mib {
         return Ok(());
     }
-    Err(SandboxError::Overcommitted { promised_mib, free_mib })
+    Err(SandboxError::Overcommitted { committed_mib, free_mib })
 }
 
 /// Asks the launcher to sync the disk, and waits for it.
 pub(super) fn sync(inner: &Inner, id: SandboxId) -> Result<DiskState, SandboxError> {
     let directory = inner.layout.sandbox(id);
     let syncing = |source| failed("syncing the disk of", &directory, source);
-    let Some(text) = LaunchText::read(&directory).map_err(syncing)? else { return Err(not_running(id)) };
+    let Some(text) = LaunchFileContents::read(&directory).map_err(syncing)? else {
+        return Err(not_running(id));
+    };
     if !text.running().is_some_and(|running| running.syncs_disk) {
         // A directory of the host, where write errors are reported to the writer immediately. Or a launcher of an
         // earlier version.
@@ -87,20 +89,24 @@ pub(super) fn sync(inner: &Inner, id: SandboxId) -> Result<DiskState, SandboxErr
     let mut tick = TICK;
     loop {
         if Instant::now() >= ask_at {
-            let Some(owner) = owner::find(&directory).map_err(syncing)? else { return Err(not_running(id)) };
+            let Some(owner) = launcher_process::find(&directory).map_err(syncing)? else {
+                return Err(not_running(id));
+            };
             owner.signal(Signal::WINCH).map_err(syncing)?;
             ask_at = Instant::now() + ASK_AGAIN;
         }
         std::thread::sleep(tick);
         tick = (tick * 2).min(LONGEST_TICK);
-        let Some(text) = LaunchText::read(&directory).map_err(syncing)? else { return Err(not_running(id)) };
+        let Some(text) = LaunchFileContents::read(&directory).map_err(syncing)? else {
+            return Err(not_running(id));
+        };
         if let Some(synced) = text.synced_after(before) {
             return Ok(synced.damage.map_or(DiskState::Whole, DiskState::Damaged));
         }
         if text.last_sync_started() > before {
             // The sync is running, so don't ask again; only check that the launcher is still alive.
             ask_at = ask_at.max(Instant::now() + ASK_AGAIN);
-            if owner::find(&directory).map_err(syncing)?.is_none() {
+            if launcher_process::find(&directory).map_err(syncing)?.is_none() {
                 return Err(not_running(id));
             }
         }
@@ -114,7 +120,8 @@ pub(super) fn sync(inner: &Inner, id: SandboxId) -> Result<DiskState, SandboxErr
 /// The known state of a disk: faults found by its launcher, and errors counted by the kernel.
 pub(super) fn state(inner: &Inner, id: SandboxId) -> Result<DiskState, SandboxError> {
     let directory = inner.layout.sandbox(id);
-    let text = LaunchText::read(&directory).map_err(|source| failed("looking at", &directory, source))?;
+    let text =
+        LaunchFileContents::read(&directory).map_err(|source| failed("looking at", &directory, source))?;
     let Some(text) = text else { return Err(not_running(id)) };
     let counted = text.running().and_then(|running| running.loop_device).map_or(0, faults);
     let damage = text.damage().or_else(|| (counted > 0).then(|| describe_faults(counted)));
@@ -130,15 +137,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_disk_is_refused_that_the_host_could_not_hold() {
-        assert!(room_for(100, 100).is_ok());
-        let error = room_for(100, 101).unwrap_err();
+    fn disk_larger_than_free_host_space_is_refused() {
+        assert!(check_fits(100, 100).is_ok());
+        let error = check_fits(100, 101).unwrap_err();
         assert!(error.is_disk_full());
         assert!(error.to_string().contains("`sandbox.disk_overcommit` is off"), "{error}");
     }
 
     #[test]
-    fn a_sparse_file_can_take_what_is_not_allocated() {
+    fn sparse_file_can_grow_by_its_holes() {
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().set_len(MEBIBYTE).unwrap();
         assert_eq!(unallocated(file.path()), Some(MEBIBYTE));

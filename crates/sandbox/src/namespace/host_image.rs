@@ -121,12 +121,12 @@ impl HostImages {
         let mut hasher = DefaultHasher::new();
         (SOURCE, VERSION, extra_ca, rustix::process::getuid().as_raw()).hash(&mut hasher);
         for name in &recipe.links {
-            hash_facts(&self.host.join(name), Depth::Itself, &mut hasher)?;
+            hash_metadata(&self.host.join(name), HashDepth::Itself, &mut hasher)?;
         }
         let etc = self.host.join("etc");
         for entry in &recipe.etc {
-            for name in self.names(&entry.name)? {
-                hash_facts(&etc.join(name), Depth::Tree, &mut hasher)?;
+            for name in self.matching_entries(&entry.name)? {
+                hash_metadata(&etc.join(name), HashDepth::Tree, &mut hasher)?;
             }
         }
         Ok(hasher.finish())
@@ -150,23 +150,25 @@ impl HostImages {
         let recipe: Recipe = serde_json::from_str(SOURCE)?;
         let mut paths: Vec<_> = self.binds(&recipe)?.into_iter().map(|bind| bind.source).collect();
         for entry in &recipe.etc {
-            paths.extend(self.names(&entry.name)?.into_iter().map(|name| self.host.join("etc").join(name)));
+            paths.extend(
+                self.matching_entries(&entry.name)?.into_iter().map(|name| self.host.join("etc").join(name)),
+            );
         }
         Ok(paths)
     }
 
     /// Entries of the host's `/etc` that match a name; a trailing `*` matches any suffix.
-    fn names(&self, name: &str) -> io::Result<Vec<OsString>> {
+    fn matching_entries(&self, name: &str) -> io::Result<Vec<OsString>> {
         let Some(prefix) = name.strip_suffix('*') else { return Ok(vec![name.into()]) };
-        let mut names = Vec::new();
+        let mut matching_entries = Vec::new();
         for entry in fs::read_dir(self.host.join("etc"))? {
             let name = entry?.file_name();
             if name.to_string_lossy().starts_with(prefix) {
-                names.push(name);
+                matching_entries.push(name);
             }
         }
-        names.sort();
-        Ok(names)
+        matching_entries.sort();
+        Ok(matching_entries)
     }
 
     fn build(&self, recipe: &Recipe, root: &Path, extra_ca: &[String]) -> io::Result<()> {
@@ -182,20 +184,20 @@ impl HostImages {
             }
         }
         for name in &recipe.links {
-            self.link_or_place(name, root)?;
+            self.link_or_mount_point(name, root)?;
         }
         for entry in &recipe.etc {
-            self.take(&entry.name, root)?;
+            self.copy_from_etc(&entry.name, root)?;
         }
         for file in &recipe.files {
             fs::write(root.join(&file.path), file.lines.join("\n") + "\n")?;
         }
-        trust(root, extra_ca)
+        add_certificates(root, extra_ca)
     }
 
     /// On most hosts `/bin` and the like are symlinks into `/usr`. On others they are directories and become mount
     /// points here.
-    fn link_or_place(&self, name: &str, root: &Path) -> io::Result<()> {
+    fn link_or_mount_point(&self, name: &str, root: &Path) -> io::Result<()> {
         let source = self.host.join(name);
         let Ok(metadata) = fs::symlink_metadata(&source) else { return Ok(()) };
         if metadata.is_symlink() {
@@ -205,8 +207,8 @@ impl HostImages {
     }
 
     /// Copies an entry from the host's `/etc`.
-    fn take(&self, name: &str, root: &Path) -> io::Result<()> {
-        for name in self.names(name)? {
+    fn copy_from_etc(&self, name: &str, root: &Path) -> io::Result<()> {
+        for name in self.matching_entries(name)? {
             let target = root.join("etc").join(&name);
             if let Some(parent) = target.parent() {
                 fs::create_dir_all(parent)?;
@@ -249,7 +251,7 @@ fn copy(source: &Path, target: &Path) -> io::Result<()> {
 }
 
 /// Adds certificates to the bundle that programs trust, and writes a Java keystore with all of them.
-fn trust(root: &Path, extra_ca: &[String]) -> io::Result<()> {
+fn add_certificates(root: &Path, extra_ca: &[String]) -> io::Result<()> {
     let bundle = root.join(BUNDLE);
     let mut text = fs::read_to_string(&bundle).unwrap_or_default();
     for certificate in extra_ca {
@@ -278,25 +280,25 @@ fn trust(root: &Path, extra_ca: &[String]) -> io::Result<()> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Depth {
+enum HashDepth {
     Itself,
     Tree,
 }
 
-fn hash_facts(path: &Path, depth: Depth, hasher: &mut DefaultHasher) -> io::Result<()> {
+fn hash_metadata(path: &Path, depth: HashDepth, hasher: &mut DefaultHasher) -> io::Result<()> {
     let Ok(metadata) = fs::symlink_metadata(path) else { return Ok(()) };
     (path, metadata.mode(), metadata.uid()).hash(hasher);
     if metadata.is_symlink() {
         fs::read_link(path)?.hash(hasher);
     } else if metadata.is_file() {
         (metadata.len(), metadata.mtime(), metadata.mtime_nsec()).hash(hasher);
-    } else if metadata.is_dir() && depth == Depth::Tree {
-        let mut names: Vec<_> = fs::read_dir(path)?
+    } else if metadata.is_dir() && depth == HashDepth::Tree {
+        let mut matching_entries: Vec<_> = fs::read_dir(path)?
             .map(|entry| entry.map(|entry| entry.file_name()))
             .collect::<Result<_, _>>()?;
-        names.sort();
-        for name in names {
-            hash_facts(&path.join(name), depth, hasher)?;
+        matching_entries.sort();
+        for name in matching_entries {
+            hash_metadata(&path.join(name), depth, hasher)?;
         }
     }
     Ok(())
@@ -321,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_that_somebody_removed_is_made_again() {
+    fn removed_skeleton_is_rebuilt() {
         let (host, directory) = (host(), tempfile::tempdir().unwrap());
         let images = HostImages::new(directory.path().into(), host.path(), Owners::AsInside);
         fs::remove_dir_all(images.get(&[]).unwrap().lower).unwrap();
@@ -329,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_of_the_host_stay_outside() {
+    fn host_secrets_are_not_copied() {
         let (host, images) = (host(), tempfile::tempdir().unwrap());
         let root = HostImages::new(images.path().into(), host.path(), Owners::AsInside).get(&[]).unwrap();
         assert!(!root.lower.join("etc/shadow").exists());
@@ -339,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn certificates_are_added_and_the_same_content_is_built_once() {
+    fn certificates_are_added_and_skeletons_are_shared() {
         let (host, directory) = (host(), tempfile::tempdir().unwrap());
         let images = HostImages::new(directory.path().into(), host.path(), Owners::AsInside);
         let plain = images.get(&[]).unwrap();

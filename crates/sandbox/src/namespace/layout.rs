@@ -6,8 +6,8 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crate::error::SandboxError;
+use crate::ext4_spread::spread_children;
 use crate::spec::SandboxId;
-use crate::spread::spread_children;
 
 /// Paths of one server.
 #[derive(Debug, Clone)]
@@ -32,11 +32,11 @@ impl Layout {
         }
         spread_children(&self.sandboxes());
         make_private_directory(&self.run)?;
-        refuse_foreign(&self.run)
+        check_ownership(&self.run)
     }
 
     /// Recreates directories that were removed, for example by a cleaner of `/tmp` or `/run`.
-    pub(super) fn renew(&self) -> Result<(), SandboxError> {
+    pub(super) fn recreate(&self) -> Result<(), SandboxError> {
         let is_whole = self.run.is_dir() && self.shared().iter().all(|directory| directory.is_dir());
         if is_whole { Ok(()) } else { self.prepare() }
     }
@@ -78,7 +78,7 @@ impl Layout {
     pub(super) fn socket(&self, id: SandboxId) -> Result<PathBuf, SandboxError> {
         let path = self.socket_path(id);
         if path.as_os_str().len() > SOCKET_PATH_BYTES {
-            return Err(SandboxError::HostUnfit {
+            return Err(SandboxError::HostUnsupported {
                 what: format!("the socket path {} is too long", path.display()),
                 remedy: "choose a shorter run directory (--run-dir FOLDER)".into(),
             });
@@ -95,10 +95,10 @@ impl Layout {
 pub fn check_run_folder(path: &Path) -> Result<(), SandboxError> {
     Layout::new(Path::new("/"), path, Path::new("/")).socket(SandboxId::generate())?;
     if path.exists() {
-        return refuse_foreign(path);
+        return check_ownership(path);
     }
     let above = path.ancestors().find(|above| above.exists()).unwrap_or(Path::new("/"));
-    refuse_foreign_above(&above.join("new"), path)
+    check_parent_ownership(&above.join("new"), path)
 }
 
 /// Creates a directory and its parents, accessible only to the owner.
@@ -111,23 +111,23 @@ pub(crate) fn make_private_directory(path: &Path) -> Result<(), SandboxError> {
 }
 
 /// In `/tmp`, another user may have created the socket folder or one of its parents. Refuses such folders.
-fn refuse_foreign(path: &Path) -> Result<(), SandboxError> {
+fn check_ownership(path: &Path) -> Result<(), SandboxError> {
     let (owner, mode) = owner_and_mode(path)?;
     if owner != rustix::process::geteuid().as_raw() || mode & 0o022 != 0 {
-        return Err(foreign(path));
+        return Err(ownership_error(path));
     }
-    refuse_foreign_above(path, path)
+    check_parent_ownership(path, path)
 }
 
-/// The same check for the parents of a path. `told` is the path for the error message.
-fn refuse_foreign_above(path: &Path, told: &Path) -> Result<(), SandboxError> {
+/// The same check for the parents of a path. `shown_path` is the path for the error message.
+fn check_parent_ownership(path: &Path, shown_path: &Path) -> Result<(), SandboxError> {
     let user = rustix::process::geteuid();
     // If root runs the server, it has chosen the location.
     for above in path.ancestors().skip(1).filter(|_| !user.is_root()) {
         let (owner, mode) = owner_and_mode(above)?;
         let is_sticky_or_closed = mode & 0o1000 != 0 || mode & 0o002 == 0;
         if (owner != user.as_raw() && owner != 0) || !is_sticky_or_closed {
-            return Err(foreign(told));
+            return Err(ownership_error(shown_path));
         }
     }
     Ok(())
@@ -138,8 +138,8 @@ fn owner_and_mode(path: &Path) -> Result<(u32, u32), SandboxError> {
     Ok((metadata.uid(), metadata.mode()))
 }
 
-fn foreign(path: &Path) -> SandboxError {
-    SandboxError::HostUnfit {
+fn ownership_error(path: &Path) -> SandboxError {
+    SandboxError::HostUnsupported {
         what: format!("{} belongs to another user, or others may replace it", path.display()),
         remedy: "choose another run directory (--run-dir FOLDER)".into(),
     }
@@ -155,23 +155,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_that_somebody_removed_is_made_again() {
+    fn removed_directory_is_recreated() {
         let folder = tempfile::tempdir().unwrap();
         let [state, run, slots] = ["state", "run", "slots"].map(|name| folder.path().join(name));
         let layout = Layout::new(&state, &run, &slots);
         layout.prepare().unwrap();
         for removed in [run, layout.images(), layout.disks()] {
             fs::remove_dir(&removed).unwrap();
-            layout.renew().unwrap();
+            layout.recreate().unwrap();
             assert_eq!(owner_and_mode(&removed).unwrap().1 & 0o777, 0o700);
         }
     }
 
     #[test]
-    fn a_run_directory_that_is_too_long_is_refused() {
+    fn too_long_run_directory_is_refused() {
         let layout =
             Layout::new(Path::new("/state"), Path::new(&format!("/{}", "x".repeat(90))), Path::new("/slots"));
-        assert!(matches!(layout.socket(SandboxId::generate()), Err(SandboxError::HostUnfit { .. })));
+        assert!(matches!(layout.socket(SandboxId::generate()), Err(SandboxError::HostUnsupported { .. })));
         let layout = Layout::new(Path::new("/state"), Path::new("/run/caisson"), Path::new("/slots"));
         assert!(layout.socket(SandboxId::generate()).is_ok());
     }

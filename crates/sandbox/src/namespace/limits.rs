@@ -3,12 +3,12 @@
 use launcher::LaunchLimits;
 use launcher::cgroup::{Controller, Hierarchy};
 
-use crate::limits::{Obstacles, Plan};
+use crate::limits::{LimitSupport, Plan};
 use crate::spec::LimitKind;
 
 /// The limits that the host supports.
 #[derive(Debug, Clone)]
-pub(super) struct Offer {
+pub(super) struct HostLimits {
     pub(super) hierarchy: Option<Hierarchy>,
     /// Why there are no cgroups; `None` if there are.
     pub(super) no_groups: Option<String>,
@@ -19,7 +19,7 @@ pub(super) struct Offer {
     /// The host's maximum number of open files per process.
     pub(super) open_files: u64,
     /// The maximum number of open files of all processes of a sandbox together, if the host has a system-wide limit.
-    pub(super) open_files_together: Option<u64>,
+    pub(super) host_open_files_share: Option<u64>,
 }
 
 impl Plan {
@@ -34,7 +34,7 @@ impl Plan {
     }
 }
 
-impl Obstacles for Offer {
+impl LimitSupport for HostLimits {
     fn obstacle(&self, kind: LimitKind) -> Option<String> {
         let controller = match kind {
             LimitKind::Memory => Controller::Memory,
@@ -50,12 +50,12 @@ impl Obstacles for Offer {
         (!controllers.contains(&controller)).then(|| self.no_groups.clone().unwrap_or_else(missing))
     }
 
-    fn most_open_files(&self) -> u64 {
+    fn max_open_files(&self) -> u64 {
         self.open_files
     }
 
-    fn most_open_files_together(&self) -> Option<u64> {
-        self.open_files_together
+    fn max_total_open_files(&self) -> Option<u64> {
+        self.host_open_files_share
     }
 }
 
@@ -64,19 +64,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_host_cannot_do_is_not_promised() {
+    fn unsupported_host_limits_are_not_promised() {
         let roots = [(Controller::Memory, "/m".into()), (Controller::Pids, "/p".into())].into();
-        let offer = Offer {
+        let offer = HostLimits {
             hierarchy: Some(Hierarchy::V1 { roots }),
             no_groups: None,
             no_disks: Some("no loop devices".into()),
             no_pids: None,
             open_files: 1000,
-            open_files_together: None,
+            host_open_files_share: None,
         };
         assert_eq!(offer.enforced(), [LimitKind::Memory, LimitKind::Pids, LimitKind::OpenFiles]);
         assert!(offer.obstacle(LimitKind::Cpu).unwrap().contains("cpu control group"));
-        let without = Offer { hierarchy: None, no_groups: Some("not delegated".into()), ..offer };
+        let without = HostLimits { hierarchy: None, no_groups: Some("not delegated".into()), ..offer };
         assert_eq!(without.obstacle(LimitKind::Memory).unwrap(), "not delegated");
     }
 }

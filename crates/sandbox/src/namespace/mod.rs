@@ -8,23 +8,23 @@ mod config;
 mod create;
 pub(crate) mod destroy;
 pub(crate) mod disk;
-mod file_list;
+mod file_access_log;
 mod freeze;
 mod host_disk;
 mod host_image;
+mod landlock_only;
+mod launcher_process;
 pub(crate) mod layout;
 mod limits;
 mod named_image;
-mod networks;
+mod network_pool;
 mod observe;
-mod old_groups;
+mod old_cgroups;
 mod old_layers;
 pub(crate) mod own_ca;
-mod owner;
 pub(crate) mod preflight;
 mod probe;
 pub(crate) mod seccomp;
-mod shelter;
 mod standby;
 mod users;
 
@@ -35,13 +35,13 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tokio::net::UnixStream;
 
-use self::create::Ordered;
-use self::disk::DiskStore;
+use self::create::PendingSandbox;
+use self::disk::DiskPools;
 use self::host_image::HostImages;
 use self::layout::{Layout, failed};
-use self::limits::Offer;
-use self::named_image::{AgentIs, NamedImages};
-use self::networks::{Networks, REST};
+use self::limits::HostLimits;
+use self::named_image::{AgentUser, NamedImages};
+use self::network_pool::{NetworkPool, REST};
 use self::standby::Standby;
 use self::users::Identity;
 use crate::background::Background;
@@ -69,18 +69,18 @@ pub struct NamespaceBackend {
 struct Inner {
     config: NamespaceConfig,
     layout: Layout,
-    disks: DiskStore,
+    disks: DiskPools,
     standby: Standby,
-    networks: Networks,
+    networks: NetworkPool,
     /// Held from the check for free disk space until the disk exists.
     making_disk: std::sync::Mutex<()>,
     /// Deletes the remains of destroyed sandboxes.
     trash: Background,
     host_images: HostImages,
     named_images: NamedImages,
-    offer: Offer,
+    offer: HostLimits,
     /// The supported limits of sandboxes without namespaces.
-    shelter_offer: Offer,
+    landlock_only_limits: HostLimits,
     identity: Identity,
     /// Whether namespaces work on this host, once probed.
     namespaces: std::sync::OnceLock<Result<(), users::Obstacle>>,
@@ -95,8 +95,8 @@ impl NamespaceBackend {
         let layout = Layout::new(&config.state_dir, &config.run_dir, &config.slots_dir);
         let backend = Self::with_layout(config, layout)?;
         backend.inner.disks.remove_leftovers();
-        old_layers::throw_away(&backend.inner.layout);
-        old_groups::sweep(&backend.inner);
+        old_layers::trash_unused(&backend.inner.layout);
+        old_cgroups::sweep(&backend.inner);
         destroy::empty_trash(&backend.inner);
         Ok(backend)
     }
@@ -106,7 +106,7 @@ impl NamespaceBackend {
     ///
     /// # Errors
     /// Fails if the directories cannot be created.
-    pub fn to_look(config: NamespaceConfig, scratch: &Path) -> Result<Self, SandboxError> {
+    pub fn for_inspection(config: NamespaceConfig, scratch: &Path) -> Result<Self, SandboxError> {
         let layout = Layout::new(scratch, &scratch.join("run"), &scratch.join("slots"));
         Self::with_layout(config, layout)
     }
@@ -116,17 +116,17 @@ impl NamespaceBackend {
         let identity = Identity::find(&config, &layout);
         let offer = preflight::offer(&config, &identity);
         let inner = Arc::new(Inner {
-            shelter_offer: preflight::offer_without_namespaces(&offer, &identity),
-            disks: DiskStore::new(layout.disks(), config.ready_disks),
+            landlock_only_limits: preflight::offer_without_namespaces(&offer, &identity),
+            disks: DiskPools::new(layout.disks(), config.ready_disks),
             standby: Standby::new(config.launcher.clone()),
-            networks: Networks::new(REST),
+            networks: NetworkPool::new(REST),
             making_disk: std::sync::Mutex::default(),
             trash: Background::new("trash"),
             host_images: HostImages::new(layout.images(), "/", identity.owners()),
             named_images: NamedImages::new(
                 config.images_dir.clone(),
                 layout.images(),
-                AgentIs::of(&identity.users),
+                AgentUser::of(&identity.users),
             ),
             offer,
             identity,
@@ -167,16 +167,16 @@ impl Backend for NamespaceBackend {
         let turn = self.locks.turn(id).await;
         let (backend, wanted, asked) = (self.clone(), spec.clone(), spec.isolation);
         let made = async move {
-            let ordered = backend.blocking(move |inner| create::order(inner, id, &wanted)).await?;
-            let Some(Ordered { network, answer }) = ordered else { return Ok(()) };
+            let ordered = backend.blocking(move |inner| create::start_launcher(inner, id, &wanted)).await?;
+            let Some(PendingSandbox { network, answer }) = ordered else { return Ok(()) };
             let Err(error) = create::wait(&backend.inner, id, answer).await else { return Ok(()) };
-            let give_up = move |inner: &Inner| {
+            let clean_up_failed_start = move |inner: &Inner| {
                 drop(network);
-                Ok(create::give_up(inner, id, asked, error))
+                Ok(create::clean_up_failed_start(inner, id, asked, error))
             };
-            Err(backend.blocking(give_up).await?)
+            Err(backend.blocking(clean_up_failed_start).await?)
         };
-        turn.see_through(made).await
+        turn.run_to_completion(made).await
     }
 
     async fn observe(&self, id: SandboxId) -> Result<Observed, SandboxError> {
@@ -213,8 +213,10 @@ impl Backend for NamespaceBackend {
     async fn destroy(&self, id: SandboxId) -> Result<(), SandboxError> {
         let turn = self.locks.turn(id).await;
         let backend = self.clone();
-        turn.see_through(async move { backend.blocking(move |inner| destroy::destroy(inner, id)).await })
-            .await
+        turn.run_to_completion(
+            async move { backend.blocking(move |inner| destroy::destroy(inner, id)).await },
+        )
+        .await
     }
 
     async fn images(&self) -> Result<Vec<String>, SandboxError> {
@@ -249,11 +251,11 @@ impl Backend for NamespaceBackend {
 
     async fn settle_file_list(&self, id: SandboxId) {
         // If the launcher does not answer, only the newest lines are missing.
-        let _ = self.blocking(move |inner| file_list::settle(inner, id)).await;
+        let _ = self.blocking(move |inner| file_access_log::settle(inner, id)).await;
     }
 
     async fn host_disk(&self) -> Result<Option<HostDisk>, SandboxError> {
-        self.blocking(host_disk::look).await.map(Some)
+        self.blocking(host_disk::measure).await.map(Some)
     }
 
     async fn sync_disk(&self, id: SandboxId) -> Result<DiskState, SandboxError> {

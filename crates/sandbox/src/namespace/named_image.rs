@@ -21,7 +21,7 @@ use super::layout::failed;
 use super::old_layers::mark_used;
 use crate::HOST_IMAGE;
 use crate::error::SandboxError;
-use crate::java_store::{STORE, blocks, java_store};
+use crate::java_store::{STORE, java_store, pem_bodies};
 
 /// Name of the root file system in an image's folder.
 pub(super) const ROOT_FOLDER: &str = "rootfs";
@@ -37,13 +37,13 @@ const BUNDLES: [&str; 4] = [
 /// The policy directory of Chromium, which reads no CA bundle.
 pub(super) const BROWSER_POLICIES: &str = "etc/chromium/policies/managed";
 /// The maximum size of a file that is read from an image, in bytes.
-const MOST_BYTES: u64 = 8 << 20;
+const MAX_FILE_BYTES: u64 = 8 << 20;
 /// Increase when the way layers are built changes.
 const VERSION: u32 = 3;
 
 /// Which user the agent is inside, and who owns its files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum AgentIs {
+pub(super) enum AgentUser {
     /// User 1000, whose files have this id on the host too: mounts map ids.
     Mapped,
     /// User 1000; the launcher changes the owner of its files.
@@ -52,7 +52,7 @@ pub(super) enum AgentIs {
     Root,
 }
 
-impl AgentIs {
+impl AgentUser {
     pub(super) fn of(users: &Users) -> Self {
         match users {
             Users::Ranges(_) => Self::Mapped,
@@ -75,15 +75,15 @@ pub(super) struct NamedImages {
     folder: PathBuf,
     /// The server's own folder, for the layers over the images.
     layers: PathBuf,
-    agent: AgentIs,
+    agent: AgentUser,
     made: Mutex<BTreeMap<u64, PathBuf>>,
     /// Cache: the certificates of the last call, and their hash.
-    hashed: Mutex<Option<(Arc<[String]>, u64)>>,
+    last_hash: Mutex<Option<(Arc<[String]>, u64)>>,
 }
 
 impl NamedImages {
-    pub(super) fn new(folder: PathBuf, layers: PathBuf, agent: AgentIs) -> Self {
-        Self { folder, layers, agent, made: Mutex::default(), hashed: Mutex::default() }
+    pub(super) fn new(folder: PathBuf, layers: PathBuf, agent: AgentUser) -> Self {
+        Self { folder, layers, agent, made: Mutex::default(), last_hash: Mutex::default() }
     }
 
     /// The names of all images, sorted.
@@ -132,13 +132,13 @@ impl NamedImages {
     /// Hashing all the certificates that a host trusts takes longer than looking a layer up, so the last hash is
     /// cached.
     fn hash_of(&self, extra_ca: &Arc<[String]>) -> u64 {
-        let mut hashed = self.hashed.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*hashed {
+        let mut last_hash = self.last_hash.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*last_hash {
             Some((known, hash)) if Arc::ptr_eq(known, extra_ca) => *hash,
             _ => {
                 let mut hasher = DefaultHasher::new();
                 extra_ca.hash(&mut hasher);
-                hashed.insert((Arc::clone(extra_ca), hasher.finish())).1
+                last_hash.insert((Arc::clone(extra_ca), hasher.finish())).1
             }
         }
     }
@@ -183,7 +183,7 @@ fn is_name(name: &str) -> bool {
 struct LayerBuilder<'a> {
     image: &'a Path,
     layer: &'a Path,
-    agent: AgentIs,
+    agent: AgentUser,
 }
 
 impl LayerBuilder<'_> {
@@ -203,7 +203,7 @@ impl LayerBuilder<'_> {
         ] {
             self.directory(path, mode)?;
         }
-        if self.agent == AgentIs::Mapped {
+        if self.agent == AgentUser::Mapped {
             chown(self.layer.join("home/agent"), Some(AGENT_ID), Some(AGENT_ID))?;
         }
         self.users()?;
@@ -254,9 +254,9 @@ impl LayerBuilder<'_> {
         let found: Vec<(&str, String)> =
             BUNDLES.iter().filter_map(|path| Some((*path, self.read(path)?))).collect();
         let own = found.first().map(|(_, text)| text.as_str()).unwrap_or_default();
-        let known: BTreeSet<String> = blocks(own).into_iter().collect();
+        let known: BTreeSet<String> = pem_bodies(own).into_iter().collect();
         let mut added: Vec<String> = Vec::new();
-        for block in extra_ca.iter().flat_map(|text| blocks(text)) {
+        for block in extra_ca.iter().flat_map(|text| pem_bodies(text)) {
             if !known.contains(&block) && !added.contains(&block) {
                 added.push(block);
             }
@@ -291,7 +291,7 @@ pub(super) fn read_inside(image: &Path, path: &str) -> Option<String> {
         return None;
     }
     let mut bytes = Vec::new();
-    file.take(MOST_BYTES).read_to_end(&mut bytes).ok()?;
+    file.take(MAX_FILE_BYTES).read_to_end(&mut bytes).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
@@ -338,19 +338,19 @@ mod tests {
             self.folder.path().join("images/small/rootfs")
         }
 
-        fn images(&self, agent: AgentIs) -> NamedImages {
+        fn images(&self, agent: AgentUser) -> NamedImages {
             NamedImages::new(self.folder.path().join("images"), self.folder.path().join("layers"), agent)
         }
 
-        fn over(&self, agent: AgentIs, extra_ca: &[String]) -> PathBuf {
+        fn over(&self, agent: AgentUser, extra_ca: &[String]) -> PathBuf {
             self.images(agent).get("small", &Arc::from(extra_ca)).unwrap().over.unwrap()
         }
     }
 
     #[test]
-    fn an_image_without_anything_gets_user_home_and_files() {
+    fn empty_image_gets_user_home_and_files() {
         let place = Place::new();
-        let over = place.over(AgentIs::Given, &[]);
+        let over = place.over(AgentUser::Given, &[]);
         let text = |path: &str| fs::read_to_string(over.join(path)).unwrap();
         assert_eq!(
             text("etc/passwd"),
@@ -362,19 +362,19 @@ mod tests {
     }
 
     #[test]
-    fn the_agent_takes_the_place_of_whoever_has_its_id() {
+    fn agent_replaces_the_user_with_its_id() {
         let place = Place::new();
         fs::write(
             place.root().join("etc/passwd"),
             "root:x:0:0::/root:/bin/sh\nubuntu:x:1000:1000::/home/ubuntu:/bin/sh\n",
         )
         .unwrap();
-        let passwd = fs::read_to_string(place.over(AgentIs::Given, &[]).join("etc/passwd")).unwrap();
+        let passwd = fs::read_to_string(place.over(AgentUser::Given, &[]).join("etc/passwd")).unwrap();
         assert!(
             passwd.contains("agent:x:1000:") && !passwd.contains("ubuntu") && passwd.contains("root:x:0:0"),
             "{passwd}"
         );
-        let passwd = fs::read_to_string(place.over(AgentIs::Root, &[]).join("etc/passwd")).unwrap();
+        let passwd = fs::read_to_string(place.over(AgentUser::Root, &[]).join("etc/passwd")).unwrap();
         assert!(passwd.starts_with("agent:x:0:0:") && passwd.contains("root:x:0:0"), "{passwd}");
     }
 
@@ -384,7 +384,7 @@ mod tests {
         fs::create_dir_all(place.root().join("etc/pki/tls/certs")).unwrap();
         fs::write(place.root().join("etc/pki/tls/certs/ca-bundle.crt"), ONE).unwrap();
         fs::create_dir_all(place.root().join("etc/chromium")).unwrap();
-        let over = place.over(AgentIs::Given, &[format!("{ONE}{TWO}")]);
+        let over = place.over(AgentUser::Given, &[format!("{ONE}{TWO}")]);
         for path in [BUNDLE, "etc/pki/tls/certs/ca-bundle.crt"] {
             assert_eq!(fs::read_to_string(over.join(path)).unwrap(), format!("{ONE}{TWO}"), "{path}");
         }
@@ -394,18 +394,18 @@ mod tests {
     }
 
     #[test]
-    fn links_of_an_image_lead_nowhere_outside() {
+    fn image_symlinks_stay_inside_the_image() {
         let place = Place::new();
         symlink("/etc/passwd", place.root().join("etc/passwd")).unwrap();
         symlink("/dev/zero", place.root().join("etc/group")).unwrap();
-        let passwd = fs::read_to_string(place.over(AgentIs::Given, &[]).join("etc/passwd")).unwrap();
+        let passwd = fs::read_to_string(place.over(AgentUser::Given, &[]).join("etc/passwd")).unwrap();
         assert_eq!(passwd.lines().count(), 2, "{passwd}");
     }
 
     #[test]
-    fn names_that_are_no_plain_names_are_no_images() {
+    fn only_plain_names_are_image_names() {
         let place = Place::new();
-        let images = place.images(AgentIs::Given);
+        let images = place.images(AgentUser::Given);
         assert_eq!(images.names().unwrap(), ["small"]);
         for name in ["", "..", "a/b", "../images/small", ".small", "host", "none"] {
             assert!(matches!(images.get(name, &Arc::default()), Err(SandboxError::NoImage(_))), "{name}");

@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use launcher::launch_file::LaunchText;
+use launcher::launch_file::LaunchFileContents;
 
 use super::layout::Layout;
 use super::named_image::ROOT_FOLDER;
@@ -25,7 +25,7 @@ pub(super) fn mark_used(layer: &Path) -> io::Result<()> {
 }
 
 /// Moves old layers that belong to no sandbox to the trash. Call this before the first sandbox is created.
-pub(super) fn throw_away(layout: &Layout) {
+pub(super) fn trash_unused(layout: &Layout) {
     let Ok(used) = used_by_sandboxes(&layout.sandboxes()) else {
         tracing::info!("layers that nobody uses stay: what a sandbox uses cannot be read");
         return;
@@ -64,7 +64,7 @@ fn is_old(path: &Path) -> bool {
 fn used_by_sandboxes(sandboxes: &Path) -> io::Result<BTreeSet<PathBuf>> {
     let mut used = BTreeSet::new();
     for entry in fs::read_dir(sandboxes)? {
-        let text = LaunchText::read(&entry?.path())?;
+        let text = LaunchFileContents::read(&entry?.path())?;
         if let Some(spec) = text.map(|text| text.spec()).transpose()?.flatten() {
             used.extend([Some(spec.root.lower), spec.root.over].into_iter().flatten());
         }
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn old_layers_go_and_young_ones_and_those_of_others_stay() {
+    fn only_old_unused_layers_are_removed() {
         let folder = tempfile::tempdir().unwrap();
         let layout = Layout::new(folder.path(), &folder.path().join("run"), &folder.path().join("slots"));
         layout.prepare().unwrap();
@@ -102,10 +102,10 @@ mod tests {
         let sandbox = layout.sandboxes().join("of-another-version");
         fs::create_dir_all(&sandbox).unwrap();
         fs::write(sandbox.join("launch.jsonl"), "{}\n{\"root\":7}\n").unwrap();
-        throw_away(&layout);
+        trash_unused(&layout);
         assert_eq!(fs::read_dir(&images).unwrap().count(), all, "what it uses cannot be known");
         fs::remove_dir_all(&sandbox).unwrap();
-        throw_away(&layout);
+        trash_unused(&layout);
         let mut left: Vec<_> =
             fs::read_dir(&images).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         left.sort();

@@ -12,7 +12,7 @@ use super::layout::failed;
 use super::named_image::BROWSER_POLICIES;
 use super::{Inner, named_image};
 use crate::error::SandboxError;
-use crate::java_store::{STORE, blocks, java_store};
+use crate::java_store::{STORE, java_store, pem_bodies};
 use crate::spec::{Image, SandboxSpec};
 
 /// The layer's directory in the directory of its sandbox.
@@ -51,7 +51,7 @@ pub(super) fn bundle_with(root: &Path, own: &str) -> String {
 
 /// The policy that makes a Chromium browser trust a certificate.
 pub(crate) fn browser_policy(own: &str) -> String {
-    serde_json::json!({ "CACertificates": blocks(own) }).to_string()
+    serde_json::json!({ "CACertificates": pem_bodies(own) }).to_string()
 }
 
 fn build(root: &Path, layer: &Path, own: &str) -> io::Result<()> {

@@ -11,11 +11,11 @@ use launcher::spec::Users;
 use rustix::process::{Resource, getrlimit};
 
 use super::host_image::Owners;
-use super::limits::Offer;
+use super::limits::HostLimits;
 use super::users::Identity;
-use super::{Inner, NamespaceConfig, disk, probe, shelter, users};
+use super::{Inner, NamespaceConfig, disk, landlock_only, probe, users};
 use crate::error::SandboxError;
-use crate::limits::{Obstacles as _, open_files_together};
+use crate::limits::{LimitSupport as _, host_open_files_share};
 use crate::packages;
 use crate::spec::{Capabilities, Check, CheckState, Isolation};
 
@@ -26,14 +26,14 @@ const PROFILE_FILES: [&str; 2] = ["/etc/apparmor.d/caisson-sandbox", "deploy/app
 /// The list of loaded profiles, which only root can read, and nobody in a container.
 const LOADED_PROFILES: &str = "/sys/kernel/security/apparmor/profiles";
 /// Where a thread selects the profile of the program that it will exec.
-const CHOICE_OF_PROFILE: &str = "/proc/thread-self/attr/apparmor/exec";
+const EXEC_PROFILE: &str = "/proc/thread-self/attr/apparmor/exec";
 /// The first kernel with idmapped mounts on overlayfs layers.
 const OLDEST_KERNEL: (u32, u32) = (5, 19);
 const LANDLOCK_WITH_SCOPES: i32 = 6;
-const LITTLE_DISK_GIB: u64 = 5;
+const LOW_DISK_GIB: u64 = 5;
 
 /// The limits that the host supports.
-pub(super) fn offer(config: &NamespaceConfig, identity: &Identity) -> Offer {
+pub(super) fn offer(config: &NamespaceConfig, identity: &Identity) -> HostLimits {
     let open_files = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
     let (found, no_groups, no_disks) = match identity.owners() {
         Owners::AsInside => (Hierarchy::find(), None, disk_obstacle()),
@@ -51,22 +51,22 @@ pub(super) fn offer(config: &NamespaceConfig, identity: &Identity) -> Offer {
         }
     });
     let no_groups = no_groups.filter(|_| hierarchy.is_none());
-    let open_files_together = open_files_together();
-    Offer { hierarchy, no_groups, no_disks, no_pids: None, open_files, open_files_together }
+    let host_open_files_share = host_open_files_share();
+    HostLimits { hierarchy, no_groups, no_disks, no_pids: None, open_files, host_open_files_share }
 }
 
 /// The limits it supports for sandboxes without namespaces.
-pub(super) fn offer_without_namespaces(with: &Offer, identity: &Identity) -> Offer {
+pub(super) fn offer_without_namespaces(with: &HostLimits, identity: &Identity) -> HostLimits {
     let each = "without a control group only each process by itself is limited";
     let shared = "the kernel counts them together with all others of this user";
     let has_groups = with.hierarchy.is_some();
-    Offer {
+    HostLimits {
         hierarchy: with.hierarchy.clone(),
         no_groups: (!has_groups).then(|| each.into()),
         no_disks: Some("a disk of its own needs a mount namespace".into()),
         no_pids: (!has_groups && identity.owners() == Owners::Server).then(|| shared.into()),
         open_files: with.open_files,
-        open_files_together: with.open_files_together,
+        host_open_files_share: with.host_open_files_share,
     }
 }
 
@@ -91,8 +91,8 @@ pub(super) fn apparmor_profile() -> Option<String> {
 fn can_choose_profile() -> bool {
     static ANSWER: OnceLock<bool> = OnceLock::new();
     *ANSWER.get_or_init(|| {
-        let choose = || fs::write(CHOICE_OF_PROFILE, format!("exec {PROFILE}"));
-        let may_choose = Path::new(CHOICE_OF_PROFILE).exists() && own_profile().is_none();
+        let choose = || fs::write(EXEC_PROFILE, format!("exec {PROFILE}"));
+        let may_choose = Path::new(EXEC_PROFILE).exists() && own_profile().is_none();
         may_choose && matches!(thread::spawn(choose).join(), Ok(Ok(())))
     })
 }
@@ -107,21 +107,21 @@ fn own_profile() -> Option<String> {
 pub(super) fn preflight(inner: &Inner) -> Result<Capabilities, SandboxError> {
     let checks = checks(inner);
     if let Some(missing) = checks.iter().find(|check| check.state == CheckState::Missing) {
-        return Err(SandboxError::HostUnfit {
+        return Err(SandboxError::HostUnsupported {
             what: format!("{}: {}", missing.name, missing.found),
             remedy: missing.remedy.clone().unwrap_or_default(),
         });
     }
     let (isolation, offer) = match probe::namespaces(inner) {
         Ok(()) => (Isolation::Namespaces, &inner.offer),
-        Err(_) => (Isolation::Landlock, &inner.shelter_offer),
+        Err(_) => (Isolation::Landlock, &inner.landlock_only_limits),
     };
     Ok(Capabilities { isolation, enforced: offer.enforced(), checks })
 }
 
 /// Runs all checks.
 pub(super) fn checks(inner: &Inner) -> Vec<Check> {
-    let offer = if probe::namespaces(inner).is_ok() { &inner.offer } else { &inner.shelter_offer };
+    let offer = if probe::namespaces(inner).is_ok() { &inner.offer } else { &inner.landlock_only_limits };
     let mut checks = vec![
         kernel(),
         user(&inner.identity),
@@ -186,7 +186,7 @@ fn namespaces(inner: &Inner) -> Check {
     let name = "namespaces";
     match probe::namespaces(inner) {
         Ok(()) => good(name, "made, with file systems mounted in them"),
-        Err(obstacle) if shelter::obstacle(inner).is_none() => {
+        Err(obstacle) if landlock_only::obstacle(inner).is_none() => {
             let found =
                 format!("{}; jobs are refused unless they or the operator accept less", obstacle.found);
             flawed(CheckState::Weaker, name, found, &obstacle.remedy)
@@ -197,7 +197,7 @@ fn namespaces(inner: &Inner) -> Check {
 
 fn without_namespaces(inner: &Inner) -> Check {
     let name = "Landlock alone";
-    match shelter::obstacle(inner) {
+    match landlock_only::obstacle(inner) {
         None => good(name, "possible, for those who accept it by name (isolation = \"landlock\")"),
         Some(obstacle) => flawed(CheckState::Weaker, name, obstacle.found, &obstacle.remedy),
     }
@@ -236,7 +236,7 @@ pub(crate) fn program(name: &str, path: &Path) -> Check {
     flawed(CheckState::Missing, name, format!("{} is missing", path.display()), "start the server anew")
 }
 
-fn control_groups(offer: &Offer, identity: &Identity) -> Check {
+fn control_groups(offer: &HostLimits, identity: &Identity) -> Check {
     let name = "control groups";
     let wanted = [Controller::Memory, Controller::Cpu, Controller::Pids, Controller::Freezer];
     let Some(hierarchy) = &offer.hierarchy else {
@@ -334,7 +334,7 @@ pub(crate) fn free_disk(directory: &Path) -> Check {
     };
     let gib = (figures.f_bavail.saturating_mul(figures.f_frsize)) >> 30;
     let found = format!("{gib} GiB in {}", directory.display());
-    if gib >= LITTLE_DISK_GIB {
+    if gib >= LOW_DISK_GIB {
         return good(name, found);
     }
     flawed(CheckState::Weaker, name, found, "free some disk, or move the data directory")
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flaw_has_a_remedy() {
+    fn every_failed_check_has_a_remedy() {
         for version in [0, 3] {
             let check = landlock(version);
             assert_eq!(check.state, CheckState::Weaker);

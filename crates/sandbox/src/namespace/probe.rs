@@ -8,7 +8,7 @@ use launcher::LaunchError;
 use launcher::spec::{Probe, Users};
 
 use super::users::Obstacle;
-use super::{Inner, UseNamespaces, destroy, owner};
+use super::{Inner, UseNamespaces, destroy, launcher_process};
 
 /// Non-zero if AppArmor denies namespaces to unprivileged users, except to programs whose profile allows them.
 const RESTRICTED_BY_APPARMOR: &str = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns";
@@ -25,7 +25,7 @@ const SHIPPED_PROFILE: &str = "deploy/apparmor/caisson";
 const LIFT_RESTRICTION: &str = "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0";
 
 /// Sysctls that deny namespaces to unprivileged users: path, denying value, and the command that changes it.
-const SWITCHES: [(&str, &str, &str); 2] = [
+const SYSCTLS: [(&str, &str, &str); 2] = [
     ("/proc/sys/kernel/unprivileged_userns_clone", "0", "sysctl -w kernel.unprivileged_userns_clone=1"),
     ("/proc/sys/user/max_user_namespaces", "0", "sysctl -w user.max_user_namespaces=15000"),
 ];
@@ -60,8 +60,8 @@ pub(super) fn known_obstacle(inner: &Inner) -> Option<&Obstacle> {
 fn attempt(inner: &Inner) -> Result<(), LaunchError> {
     let directory = inner.layout.trash().join(format!("probe-{}", std::process::id()));
     let order = Probe { users: inner.identity.users.clone(), directory: directory.clone() };
-    let answer = owner::ask(&inner.config.launcher, "--probe", &order);
-    destroy::throw_away_probe(inner, &directory);
+    let answer = launcher_process::run_once(&inner.config.launcher, "--probe", &order);
+    destroy::discard_probe(inner, &directory);
     match answer {
         Ok(None) => Ok(()),
         Ok(Some(complaint)) => Err(complaint),
@@ -83,10 +83,10 @@ fn explain(
 ) -> Obstacle {
     let found = format!("{}: {}", error.step, error.source);
     if read(RESTRICTED_BY_APPARMOR).is_some_and(|text| text.trim() == "1") {
-        return Obstacle { found, remedy: allow_by_profile(program, read) };
+        return Obstacle { found, remedy: profile_command(program, read) };
     }
     let set = |(path, value, _): &&(&str, &str, &str)| read(path).is_some_and(|text| text.trim() == *value);
-    if let Some((_, _, command)) = SWITCHES.iter().find(set) {
+    if let Some((_, _, command)) = SYSCTLS.iter().find(set) {
         return Obstacle { found, remedy: (*command).into() };
     }
     let in_container = CONTAINER_MARKS.iter().any(|mark| read(mark).is_some());
@@ -100,7 +100,7 @@ fn explain(
 
 /// The command that loads the profile which lets this program create namespaces. If the program is not where the
 /// package installs it, the profile must be adapted to its path.
-fn allow_by_profile(program: &Path, read: impl Fn(&str) -> Option<String>) -> String {
+fn profile_command(program: &Path, read: impl Fn(&str) -> Option<String>) -> String {
     let is_under_it = read(OWN_PROFILE).is_some_and(|own| own.split_whitespace().next() == Some(PROFILE));
     if is_under_it {
         return LIFT_RESTRICTION.into();
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_whose_apparmor_restricts_user_namespaces_is_told_the_profile_that_is_shipped() {
+    fn apparmor_restriction_suggests_the_shipped_profile() {
         let on = (RESTRICTED_BY_APPARMOR, "1");
         let installed = (INSTALLED_PROFILE, "profile");
         let remedy = advised(&Users::Single, &[on, installed]);
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_keeps_user_namespaces_for_root_is_told_its_switch() {
+    fn root_only_user_namespaces_suggest_the_sysctl() {
         let switch = "/proc/sys/kernel/unprivileged_userns_clone";
         let remedy = advised(&Users::Single, &[(switch, "0")]);
         assert_eq!(remedy, "sysctl -w kernel.unprivileged_userns_clone=1");
@@ -170,14 +170,14 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_allows_no_user_namespace_at_all_is_told_its_switch() {
+    fn disabled_user_namespaces_suggest_the_sysctl() {
         let switch = "/proc/sys/user/max_user_namespaces";
         assert_eq!(advised(&Users::Single, &[(switch, "0")]), "sysctl -w user.max_user_namespaces=15000");
         assert!(!advised(&Users::Single, &[(switch, "127632")]).contains("sysctl"));
     }
 
     #[test]
-    fn a_switch_of_the_host_comes_before_the_container_and_that_before_the_rest() {
+    fn sysctl_advice_precedes_container_advice_and_the_rest() {
         let switch = ("/proc/sys/user/max_user_namespaces", "0");
         for mark in CONTAINER_MARKS {
             assert_eq!(advised(&Users::Single, &[(mark, "")]), CONTAINER_REMEDY);

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 const SOURCE: &str = include_str!("seccomp.json");
 /// Additional refusals for sandboxes without namespaces.
-const SHELTER_SOURCE: &str = include_str!("seccomp_shelter.json");
+const LANDLOCK_ONLY_SOURCE: &str = include_str!("seccomp_landlock_only.json");
 const ENOSYS: i32 = 38;
 
 // From linux/bpf_common.h and linux/seccomp.h.
@@ -28,7 +28,7 @@ const RETURN_KILL_PROCESS: u32 = 0x8000_0000;
 const RETURN_ERRNO: u32 = 0x0005_0000;
 const RETURN_ALLOW: u32 = 0x7fff_0000;
 const OFFSET_OF_NUMBER: u32 = 0;
-const OFFSET_OF_PROCESSOR: u32 = 4;
+const OFFSET_OF_ARCH: u32 = 4;
 
 /// The allowed and refused calls; other backends convert them to their own format.
 #[derive(Deserialize)]
@@ -74,9 +74,9 @@ pub(super) fn program() -> Result<&'static str, &'static str> {
 }
 
 /// The program for sandboxes without namespaces.
-pub(super) fn shelter_program() -> Result<&'static str, &'static str> {
+pub(super) fn landlock_only_program() -> Result<&'static str, &'static str> {
     static PROGRAM: LazyLock<Result<String, String>> =
-        LazyLock::new(|| compile_hexadecimal(&[SOURCE, SHELTER_SOURCE]));
+        LazyLock::new(|| compile_hexadecimal(&[SOURCE, LANDLOCK_ONLY_SOURCE]));
     PROGRAM.as_deref().map_err(String::as_str)
 }
 
@@ -123,7 +123,7 @@ impl Lists {
 fn compile(sources: &[&str]) -> Result<BpfProgram, String> {
     let Lists { allowed, refused } = Lists::read(sources)?;
     let list = compile_list(&allowed, ENOSYS)?;
-    let processor = list.get(1).ok_or("the filter compares nothing")?.k;
+    let arch = list.get(1).ok_or("the filter compares nothing")?.k;
     let absent = answer(RETURN_ERRNO | ENOSYS.unsigned_abs());
     let mut answers: BTreeMap<u32, BpfProgram> = BTreeMap::new();
     for number in numbers(&list) {
@@ -156,12 +156,12 @@ fn compile(sources: &[&str]) -> Result<BpfProgram, String> {
         changes.push((number + 1, absent.clone()));
     }
     let mut program = vec![
-        instruction(LOAD_WORD, 0, 0, OFFSET_OF_PROCESSOR),
-        instruction(JUMP_IF_EQUAL, 1, 0, processor),
+        instruction(LOAD_WORD, 0, 0, OFFSET_OF_ARCH),
+        instruction(JUMP_IF_EQUAL, 1, 0, arch),
         instruction(RETURN, 0, 0, RETURN_KILL_PROCESS),
         instruction(LOAD_WORD, 0, 0, OFFSET_OF_NUMBER),
     ];
-    program.extend(search_in(&changes));
+    program.extend(binary_search(&changes));
     Ok(program)
 }
 
@@ -199,12 +199,12 @@ fn compile_refusal(rules: &[Value], errno: i32) -> Result<(u32, BpfProgram), Str
     Ok((found.k, body))
 }
 
-fn search_in(changes: &[(u32, BpfProgram)]) -> BpfProgram {
+fn binary_search(changes: &[(u32, BpfProgram)]) -> BpfProgram {
     if let [(_, answer)] = changes {
         return answer.clone();
     }
     let (lower, upper) = changes.split_at(changes.len() / 2);
-    let (before, after) = (search_in(lower), search_in(upper));
+    let (before, after) = (binary_search(lower), binary_search(upper));
     let middle = upper[0].0;
     let decision = match u8::try_from(before.len()) {
         Ok(distance) => vec![instruction(JUMP_IF_GREATER_OR_EQUAL, distance, 0, middle)],
@@ -244,7 +244,7 @@ mod tests {
     fn the_rules_compile() {
         let program = program().unwrap();
         assert!(!program.is_empty() && program.len().is_multiple_of(16));
-        assert_ne!(shelter_program(), Ok(program));
+        assert_ne!(landlock_only_program(), Ok(program));
     }
 
     /// The verdict of a program on a call.
@@ -257,7 +257,7 @@ mod tests {
             at += 1;
             let mut jump = |taken: bool| at += usize::from(if taken { jt } else { jf });
             match code {
-                LOAD_WORD if k == OFFSET_OF_PROCESSOR => loaded = program[1].k,
+                LOAD_WORD if k == OFFSET_OF_ARCH => loaded = program[1].k,
                 LOAD_WORD if k == OFFSET_OF_NUMBER => loaded = number,
                 LOAD_WORD => {
                     let (index, half) =
@@ -293,7 +293,7 @@ mod tests {
 
     /// Argument values that the rules compare with, and others. The first [`COMBINED`] of them are tried in all
     /// combinations.
-    const TELLING: [u64; 27] = [
+    const SAMPLES: [u64; 27] = [
         0,
         1,
         2,
@@ -325,18 +325,18 @@ mod tests {
     const COMBINED: usize = 11;
 
     fn arguments() -> Vec<[u64; 6]> {
-        let mut all: Vec<[u64; 6]> = TELLING.iter().map(|value| [*value; 6]).collect();
-        for first in &TELLING[..COMBINED] {
-            for second in &TELLING[..COMBINED] {
-                all.extend(TELLING[..COMBINED].iter().map(|third| [*first, *second, *third, *second, 0, 0]));
+        let mut all: Vec<[u64; 6]> = SAMPLES.iter().map(|value| [*value; 6]).collect();
+        for first in &SAMPLES[..COMBINED] {
+            for second in &SAMPLES[..COMBINED] {
+                all.extend(SAMPLES[..COMBINED].iter().map(|third| [*first, *second, *third, *second, 0, 0]));
             }
         }
         all
     }
 
     #[test]
-    fn one_program_answers_as_many_do() {
-        for sources in [&[SOURCE][..], &[SOURCE, SHELTER_SOURCE]] {
+    fn combined_program_equals_separate_filters() {
+        for sources in [&[SOURCE][..], &[SOURCE, LANDLOCK_ONLY_SOURCE]] {
             let (one, many) = (compile(sources).unwrap(), one_by_one(sources));
             let length: usize = many.iter().map(Vec::len).sum();
             assert!(one.len() * 3 < length, "{} instead of {length}", one.len());
@@ -348,7 +348,7 @@ mod tests {
             let arguments = arguments();
             let mut seen = BTreeMap::new();
             for number in (0..600).chain([0x4000_0000, 0x4000_0001, u32::MAX]) {
-                let tried = if by_arguments.contains(&number) { arguments.len() } else { TELLING.len() };
+                let tried = if by_arguments.contains(&number) { arguments.len() } else { SAMPLES.len() };
                 for arguments in &arguments[..tried] {
                     let found = answer(&one, number, *arguments);
                     let wanted = answer_of_all(&many, number, *arguments);
@@ -362,10 +362,11 @@ mod tests {
     }
 
     #[test]
-    fn a_far_half_is_reached() {
+    fn long_jumps_reach_their_target() {
         let long = |value| [vec![instruction(LOAD_WORD, 0, 0, 0); 300], super::answer(value)].concat();
         let changes: Vec<_> = (0..8).map(|number| (number, long(number))).collect();
-        let program = [vec![instruction(LOAD_WORD, 0, 0, OFFSET_OF_NUMBER)], search_in(&changes)].concat();
+        let program =
+            [vec![instruction(LOAD_WORD, 0, 0, OFFSET_OF_NUMBER)], binary_search(&changes)].concat();
         for number in 0..8 {
             assert_eq!(answer(&program, number, [0; 6]), number);
         }
@@ -381,8 +382,8 @@ mod tests {
     }
 
     #[test]
-    fn every_group_gives_its_reason() {
-        for source in [SOURCE, SHELTER_SOURCE] {
+    fn every_rule_group_has_a_reason() {
+        for source in [SOURCE, LANDLOCK_ONLY_SOURCE] {
             let rules: Rules = serde_json::from_str(source).unwrap();
             let allow = rules.allow.iter().map(|group| &group._reason);
             let mut all = allow.chain(rules.refuse.iter().map(|group| &group._reason));
@@ -391,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn clone3_is_absent_so_that_flags_can_be_seen() {
+    fn clone3_is_absent_so_that_programs_use_clone() {
         assert!(!SOURCE.contains("\"clone3\""));
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
-use launcher::standby::{Orders, STAND_BY, TITLE_BYTES};
+use launcher::standby::{LaunchRequests, STAND_BY, TITLE_BYTES};
 
 /// A standby launcher. It is started for the first sandbox, and again if it has died.
 pub(super) struct Standby {
@@ -16,7 +16,7 @@ pub(super) struct Standby {
 
 struct Process {
     /// `None` only while it shuts down.
-    orders: Option<Orders>,
+    orders: Option<LaunchRequests>,
     child: Child,
 }
 
@@ -27,7 +27,7 @@ impl Standby {
     }
 
     /// Creates the sandbox of a launch file; returns the pipe for its owner's one-line report.
-    pub(super) fn order(&self, file: &Path, lent: &[BorrowedFd<'_>]) -> io::Result<PipeReader> {
+    pub(super) fn start_launcher(&self, file: &Path, lent: &[BorrowedFd<'_>]) -> io::Result<PipeReader> {
         let (reader, writer) = io::pipe()?;
         let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(process) = process.as_ref() {
@@ -49,7 +49,7 @@ fn is_gone(error: &io::Error) -> bool {
 
 impl Process {
     fn start(launcher: &Path) -> io::Result<Self> {
-        let (orders, theirs) = Orders::new()?;
+        let (orders, theirs) = LaunchRequests::new()?;
         let child = Command::new(launcher)
             .args([STAND_BY, &" ".repeat(TITLE_BYTES)])
             .env_clear()

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use launcher::spec::{ID_HELPERS, Slots, Users};
+use launcher::spec::{ID_MAP_PROGRAMS, Slots, Users};
 use rustix::process::geteuid;
 
 use super::NamespaceConfig;
@@ -13,11 +13,11 @@ use super::layout::Layout;
 use crate::packages;
 
 const PASSWD: &str = "/etc/passwd";
-const LENT_UIDS: &str = "/etc/subuid";
-const LENT_GIDS: &str = "/etc/subgid";
+const SUBUID_FILE: &str = "/etc/subuid";
+const SUBGID_FILE: &str = "/etc/subgid";
 /// The usual first subordinate id on a host, and the number of ids per user.
-const FIRST_LENT: u32 = 100_000;
-const LENT_COUNT: u32 = 65_536;
+const FIRST_SUBORDINATE_ID: u32 = 100_000;
+const SUBORDINATE_ID_COUNT: u32 = 65_536;
 
 /// Which user ids sandboxes get, and why not better ones.
 #[derive(Debug, Clone)]
@@ -42,7 +42,7 @@ impl Identity {
             let users = Users::Ranges(slots(config.first_uid, config.slots));
             return Self { users, obstacle: None };
         }
-        match lent(geteuid().as_raw(), |path| Path::new(path).exists(), read) {
+        match subordinate_ids(geteuid().as_raw(), |path| Path::new(path).exists(), read) {
             Ok(loan) => {
                 let slots = slots(loan.first_uid, loan.count.min(config.slots));
                 Self { users: Users::Lent { slots, first_gid: loan.first_gid }, obstacle: None }
@@ -78,7 +78,7 @@ pub(super) fn own_name() -> Option<String> {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Loan {
+struct SubordinateIds {
     first_uid: u32,
     first_gid: u32,
     count: u32,
@@ -89,8 +89,12 @@ fn read(path: &str) -> String {
 }
 
 /// The user's subordinate ids on this host.
-fn lent(uid: u32, exists: impl Fn(&str) -> bool, read: impl Fn(&str) -> String) -> Result<Loan, Obstacle> {
-    if let Some(missing) = ID_HELPERS.iter().find(|path| !exists(path)) {
+fn subordinate_ids(
+    uid: u32,
+    exists: impl Fn(&str) -> bool,
+    read: impl Fn(&str) -> String,
+) -> Result<SubordinateIds, Obstacle> {
+    if let Some(missing) = ID_MAP_PROGRAMS.iter().find(|path| !exists(path)) {
         let found = format!("{missing} is missing");
         return Err(Obstacle { found, remedy: packages::install("uidmap", "shadow-utils") });
     }
@@ -99,16 +103,16 @@ fn lent(uid: u32, exists: impl Fn(&str) -> bool, read: impl Fn(&str) -> String) 
     let range = |path: &str| {
         range_of(&read(path), uid, name).ok_or_else(|| {
             let user = name.map_or_else(|| uid.to_string(), String::from);
-            let first = free_range(&[read(LENT_UIDS), read(LENT_GIDS)]);
-            let range = format!("{first}-{}", first.saturating_add(LENT_COUNT - 1));
+            let first = free_range(&[read(SUBUID_FILE), read(SUBGID_FILE)]);
+            let range = format!("{first}-{}", first.saturating_add(SUBORDINATE_ID_COUNT - 1));
             Obstacle {
                 found: format!("{path} lends no ids to {user}"),
                 remedy: format!("usermod --add-subuids {range} --add-subgids {range} {user}"),
             }
         })
     };
-    let ((first_uid, uids), (first_gid, gids)) = (range(LENT_UIDS)?, range(LENT_GIDS)?);
-    Ok(Loan { first_uid, first_gid, count: uids.min(gids) })
+    let ((first_uid, uids), (first_gid, gids)) = (range(SUBUID_FILE)?, range(SUBGID_FILE)?);
+    Ok(SubordinateIds { first_uid, first_gid, count: uids.min(gids) })
 }
 
 fn user_name(passwd: &str, uid: u32) -> Option<&str> {
@@ -129,8 +133,8 @@ fn free_range(files: &[String]) -> u32 {
     });
     let mut taken: Vec<(u32, u32)> = ranges.collect();
     taken.sort_unstable();
-    taken.into_iter().fold(FIRST_LENT, |free, (first, end)| {
-        let overlaps = first < free.saturating_add(LENT_COUNT) && end > free;
+    taken.into_iter().fold(FIRST_SUBORDINATE_ID, |free, (first, end)| {
+        let overlaps = first < free.saturating_add(SUBORDINATE_ID_COUNT) && end > free;
         if overlaps { end } else { free }
     })
 }
@@ -153,30 +157,30 @@ mod tests {
     fn files(path: &str) -> String {
         match path {
             PASSWD => "root:x:0:0::/root:/bin/sh\nann:x:1001:1001::/home/ann:/bin/sh\n",
-            LENT_UIDS => "bob:100000:65536\nann:165536:65536\n",
+            SUBUID_FILE => "bob:100000:65536\nann:165536:65536\n",
             _ => "1001:300000:1000\n",
         }
         .into()
     }
 
     #[test]
-    fn lent_ids_are_found_by_name_and_by_number() {
-        let loan = lent(1001, |_| true, files).unwrap();
-        assert_eq!(loan, Loan { first_uid: 165_536, first_gid: 300_000, count: 1000 });
+    fn subordinate_ids_are_found_by_name_and_by_uid() {
+        let loan = subordinate_ids(1001, |_| true, files).unwrap();
+        assert_eq!(loan, SubordinateIds { first_uid: 165_536, first_gid: 300_000, count: 1000 });
     }
 
     #[test]
-    fn what_is_missing_is_named_with_a_command() {
-        let obstacle = lent(1001, |path| !path.ends_with("newgidmap"), files).unwrap_err();
+    fn missing_configuration_is_reported_with_a_command() {
+        let obstacle = subordinate_ids(1001, |path| !path.ends_with("newgidmap"), files).unwrap_err();
         assert!(obstacle.found.contains("newgidmap") && obstacle.remedy.contains(" install "));
-        let obstacle = lent(1002, |_| true, files).unwrap_err();
+        let obstacle = subordinate_ids(1002, |_| true, files).unwrap_err();
         // The ranges of bob and ann end at 231071, those of the group file at 301000.
         let command = "usermod --add-subuids 231072-296607 --add-subgids 231072-296607 1002";
-        assert!(obstacle.found.contains(LENT_UIDS) && obstacle.remedy == command, "{obstacle:?}");
+        assert!(obstacle.found.contains(SUBUID_FILE) && obstacle.remedy == command, "{obstacle:?}");
     }
 
     #[test]
-    fn ids_that_are_advised_are_lent_to_nobody() {
+    fn suggested_subordinate_ids_are_unassigned() {
         let first =
             |texts: &[&str]| free_range(&texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>());
         assert_eq!(first(&["", ""]), 100_000);

@@ -61,7 +61,7 @@ impl Engine {
     }
 
     /// Creates a container that never runs, and returns its id.
-    pub(crate) fn make_container(name: &str, labels: &Value) -> String {
+    pub(crate) fn create_container(name: &str, labels: &Value) -> String {
         let body = json!({ "Image": "caisson/agent", "Cmd": ["true"], "Labels": labels });
         let made = Self::send("POST", &format!("/containers/create?name={name}"), &body).expect("made");
         made["Id"].as_str().unwrap().to_owned()
@@ -91,7 +91,7 @@ impl Host {
     }
 
     /// A backend that reaches the engine over a network, and so shares nothing with it but its API.
-    pub(crate) fn apart() -> Self {
+    pub(crate) fn remote() -> Self {
         Self::with(|config| config.host = forward())
     }
 

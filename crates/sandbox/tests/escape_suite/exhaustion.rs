@@ -3,37 +3,46 @@
 
 use std::time::Duration;
 
-use sandbox::conformance::{Guest, make, remove, wish};
+use sandbox::conformance::{Guest, make, remove, spec_for};
 use sandbox::{Limit, SandboxSpec};
 
-use super::outside::Watched;
-use super::{Captor, run_python};
+use super::host_state::HostSnapshot;
+use super::{AttackedBackend, run_python};
 
 /// Runs a script that consumes a resource without end, then checks the guest, another sandbox and the host.
-async fn use_up(captor: &impl Captor, change: impl FnOnce(&mut SandboxSpec), script: &str) -> String {
-    let mut spec = wish(captor);
+async fn use_up(
+    backend_under_attack: &impl AttackedBackend,
+    change: impl FnOnce(&mut SandboxSpec),
+    script: &str,
+) -> String {
+    let mut spec = spec_for(backend_under_attack);
     change(&mut spec);
-    let id = make(captor, &spec).await;
-    let guest = Guest::of(captor.backend(), id).await;
-    let host = Watched::begin(captor, id);
+    let id = make(backend_under_attack, &spec).await;
+    let guest = Guest::of(backend_under_attack.backend(), id).await;
+    let host = HostSnapshot::begin(backend_under_attack, id);
     let ran = run_python(&guest, script).await;
     let said = format!("{}{}{:?}", ran.stdout, ran.stderr, ran.end);
     tokio::time::timeout(Duration::from_secs(60), guest.client.ping())
         .await
         .expect("in time")
         .expect("the guest answers");
-    let neighbour = make(captor, &wish(captor)).await;
-    assert_eq!(Guest::of(captor.backend(), neighbour).await.expect("echo unharmed").await, "unharmed");
-    remove(captor, neighbour).await;
+    let neighbour = make(backend_under_attack, &spec_for(backend_under_attack)).await;
+    assert_eq!(
+        Guest::of(backend_under_attack.backend(), neighbour).await.expect("echo unharmed").await,
+        "unharmed"
+    );
+    remove(backend_under_attack, neighbour).await;
     assert_eq!(guest.expect("echo alive").await, "alive");
     host.assert_untouched();
-    remove(captor, id).await;
+    remove(backend_under_attack, id).await;
     said
 }
 
-pub(crate) async fn processes_used_up_leave_the_host_and_the_guest_alone(captor: impl Captor) {
-    if !captor.enforces(sandbox::LimitKind::Pids) {
-        // The kernel counts the processes of the server's own user there; `limits_that_do_not_hold_are_named` checks
+pub(crate) async fn process_exhaustion_does_not_affect_host_or_guest(
+    backend_under_attack: impl AttackedBackend,
+) {
+    if !backend_under_attack.enforces(sandbox::LimitKind::Pids) {
+        // The kernel counts the processes of the server's own user there; `unenforced_limits_are_reported` checks
         // that this is reported.
         return;
     }
@@ -56,12 +65,14 @@ for child in children: os.kill(child, 9)
 print("refused", refused, flush=True)
 os._exit(0)
 "#;
-    let said = use_up(&captor, |spec| spec.limits.pids = Limit::Required(48), script).await;
+    let said = use_up(&backend_under_attack, |spec| spec.limits.pids = Limit::Required(48), script).await;
     assert!(said.contains("refused 2"), "{said}");
 }
 
-pub(crate) async fn memory_used_up_leaves_the_host_and_the_guest_alone(captor: impl Captor) {
-    if !captor.enforces(sandbox::LimitKind::Memory) {
+pub(crate) async fn memory_exhaustion_does_not_affect_host_or_guest(
+    backend_under_attack: impl AttackedBackend,
+) {
+    if !backend_under_attack.enforces(sandbox::LimitKind::Memory) {
         return;
     }
     let script = r#"
@@ -77,14 +88,15 @@ except OSError as error:
     print("also", errno.errorcode[error.errno])
 attempt(lambda: os.unlink("/dev/shm/much"))
 "#;
-    let said = use_up(&captor, |spec| spec.limits.memory_mib = Limit::Required(96), script).await;
+    let said =
+        use_up(&backend_under_attack, |spec| spec.limits.memory_mib = Limit::Required(96), script).await;
     assert!(said.contains("ended by 9") || said.contains("Signal(9)"), "{said}");
 }
 
-pub(crate) async fn room_and_names_on_the_disk_used_up_leave_the_host_and_the_guest_alone(
-    captor: impl Captor,
+pub(crate) async fn disk_and_inode_exhaustion_does_not_affect_host_or_guest(
+    backend_under_attack: impl AttackedBackend,
 ) {
-    if !captor.enforces(sandbox::LimitKind::Disk) {
+    if !backend_under_attack.enforces(sandbox::LimitKind::Disk) {
         return;
     }
     let script = r#"
@@ -100,12 +112,12 @@ print(attempt(name))
 import shutil
 shutil.rmtree("names")
 "#;
-    let said = use_up(&captor, |spec| spec.limits.disk_mib = Limit::Required(64), script).await;
+    let said = use_up(&backend_under_attack, |spec| spec.limits.disk_mib = Limit::Required(64), script).await;
     assert_eq!(said, "ENOSPC\nENOSPC\nCode(0)");
 }
 
-pub(crate) async fn descriptors_and_terminals_used_up_leave_the_host_and_the_guest_alone(
-    captor: impl Captor,
+pub(crate) async fn fd_and_pty_exhaustion_does_not_affect_host_or_guest(
+    backend_under_attack: impl AttackedBackend,
 ) {
     let script = r#"
 held = []
@@ -127,7 +139,7 @@ for _ in range(8):
 print(attempt(terminals))
 for child in children: os.kill(child, 9)
 "#;
-    let said = use_up(&captor, |_| {}, script).await;
+    let said = use_up(&backend_under_attack, |_| {}, script).await;
     let mut words = said.strip_suffix("Code(0)").unwrap_or(&said).split_whitespace();
     assert_eq!(words.next(), Some("EMFILE"), "{said}");
     assert!(
@@ -136,7 +148,9 @@ for child in children: os.kill(child, 9)
     );
 }
 
-pub(crate) async fn connections_used_up_leave_the_guest_alone(captor: impl Captor) {
+pub(crate) async fn connection_exhaustion_does_not_affect_the_guest(
+    backend_under_attack: impl AttackedBackend,
+) {
     let script = r#"
 held = []
 for number in range(1500):
@@ -147,6 +161,6 @@ for number in range(1500):
         break
 print("held", len(held) > 0)
 "#;
-    let said = use_up(&captor, |_| {}, script).await;
+    let said = use_up(&backend_under_attack, |_| {}, script).await;
     assert!(said.contains("held"), "{said}");
 }

@@ -5,15 +5,15 @@
 
 use protocol::{FileOperation, FileReply, GuestClient, ProtocolError};
 use sandbox::SandboxId;
-use sandbox::conformance::{Guest, make, remove, wish};
+use sandbox::conformance::{Guest, make, remove, spec_for};
 
-use super::Captor;
-use super::outside::Watched;
+use super::AttackedBackend;
+use super::host_state::HostSnapshot;
 
-async fn prisoner(captor: &impl Captor) -> (SandboxId, Guest, Watched) {
-    let id = make(captor, &wish(captor)).await;
-    let guest = Guest::of(captor.backend(), id).await;
-    let host = Watched::begin(captor, id);
+async fn attacked_sandbox(backend_under_attack: &impl AttackedBackend) -> (SandboxId, Guest, HostSnapshot) {
+    let id = make(backend_under_attack, &spec_for(backend_under_attack)).await;
+    let guest = Guest::of(backend_under_attack.backend(), id).await;
+    let host = HostSnapshot::begin(backend_under_attack, id);
     (id, guest, host)
 }
 
@@ -29,8 +29,8 @@ async fn read(client: &GuestClient, path: &str) -> Result<String, ProtocolError>
     ask(client, operation).await.map(|reply| format!("{reply:?}"))
 }
 
-pub(crate) async fn links_lead_nowhere_through_the_file_interface(captor: impl Captor) {
-    let (id, guest, host) = prisoner(&captor).await;
+pub(crate) async fn file_interface_does_not_follow_symlinks_out(backend_under_attack: impl AttackedBackend) {
+    let (id, guest, host) = attacked_sandbox(&backend_under_attack).await;
     guest
         .expect("ln -s /etc/passwd absolute; ln -s ../../../../../../etc/passwd relative; ln -s / root; ln -s /proc/self/root magic; \
                  ln -s /proc/1/environ guest; ln -s loop loop; ln -s .. up; mkdir d; ln -s ../../.. d/up")
@@ -68,13 +68,13 @@ pub(crate) async fn links_lead_nowhere_through_the_file_interface(captor: impl C
     let _ = ask(&guest.client, write).await;
     assert!(guest.expect("cat /etc/passwd").await.contains("root:"));
     host.assert_untouched();
-    remove(&captor, id).await;
+    remove(&backend_under_attack, id).await;
 }
 
 /// While the file interface reads, writes and removes a name, the agent swaps it, as fast as it can, between a
 /// directory of its own and a symlink to the outside.
-pub(crate) async fn names_that_are_swapped_lead_nowhere(captor: impl Captor) {
-    let (id, guest, host) = prisoner(&captor).await;
+pub(crate) async fn swapped_symlinks_do_not_lead_out(backend_under_attack: impl AttackedBackend) {
+    let (id, guest, host) = attacked_sandbox(&backend_under_attack).await;
     let swap = r#"
 import os
 os.mkdir("a"); open("a/hosts", "w").write("mine"); open("a/passwd", "w").write("mine")
@@ -109,13 +109,13 @@ while not os.path.exists("stop"):
     assert!(mine > 0 && refused > 0, "the race was not a race: {mine} read, {refused} refused");
     assert_eq!(guest.expect("ls /etc | grep -c '^new[0-9]' || true").await, "0");
     host.assert_untouched();
-    remove(&captor, id).await;
+    remove(&backend_under_attack, id).await;
 }
 
 /// While the file interface reads, writes and removes a name, the agent turns it, as fast as it can, into a hard link
 /// to a file that is not its own, into one to a file of its own elsewhere, and into a file of the workspace.
-pub(crate) async fn hard_links_that_come_and_go_lead_nowhere(captor: impl Captor) {
-    let (id, guest, host) = prisoner(&captor).await;
+pub(crate) async fn swapped_hard_links_do_not_lead_out(backend_under_attack: impl AttackedBackend) {
+    let (id, guest, host) = attacked_sandbox(&backend_under_attack).await;
     let swap = r#"
 import os
 os.makedirs("d", exist_ok=True)
@@ -156,7 +156,7 @@ os.rename("made.new", "made")
     assert_eq!(guest.expect("cat made").await, "plain");
     assert_eq!(guest.expect(facts).await, before);
     host.assert_untouched();
-    remove(&captor, id).await;
+    remove(&backend_under_attack, id).await;
 }
 
 /// Collects the workspace as the host does at the end of a job.
@@ -169,10 +169,10 @@ async fn collect(client: &GuestClient) -> Result<Vec<u8>, ProtocolError> {
     Ok(archive)
 }
 
-pub(crate) async fn a_workspace_that_changes_while_it_is_collected_gives_nothing_of_the_host(
-    captor: impl Captor,
+pub(crate) async fn collecting_a_changing_workspace_leaks_nothing_of_the_host(
+    backend_under_attack: impl AttackedBackend,
 ) {
-    let (id, guest, host) = prisoner(&captor).await;
+    let (id, guest, host) = attacked_sandbox(&backend_under_attack).await;
     let swap = r#"
 import ctypes, os
 libc = ctypes.CDLL(None)
@@ -204,11 +204,11 @@ while not os.path.exists("stop"):
     }
     guest.expect("touch stop").await;
     host.assert_untouched();
-    remove(&captor, id).await;
+    remove(&backend_under_attack, id).await;
 }
 
-pub(crate) async fn archives_with_parents_and_links_stay_inside(captor: impl Captor) {
-    let (id, guest, host) = prisoner(&captor).await;
+pub(crate) async fn archives_with_parents_and_links_stay_inside(backend_under_attack: impl AttackedBackend) {
+    let (id, guest, host) = attacked_sandbox(&backend_under_attack).await;
     let entry = |kind: tar::EntryType, name: &[u8], link: &[u8], content: &[u8]| {
         let mut header = tar::Header::new_gnu();
         header.as_gnu_mut().unwrap().name[..name.len()].copy_from_slice(name);
@@ -259,5 +259,5 @@ pub(crate) async fn archives_with_parents_and_links_stay_inside(captor: impl Cap
     }
     assert!(!std::path::Path::new("/tmp/escaped").exists(), "the host has it");
     host.assert_untouched();
-    remove(&captor, id).await;
+    remove(&backend_under_attack, id).await;
 }

@@ -2,28 +2,28 @@
 //!
 //! [`attempts`] lists them as data. This module runs them in one sandbox of a backend, as the agent, and compares the
 //! host before and after ([`outside`]). Attempts that need more than a script have their own modules: the file
-//! interface ([`links`]) and resource exhaustion ([`exhaustion`]). A backend's test file implements [`Captor`] and
+//! interface ([`links`]) and resource exhaustion ([`exhaustion`]). A backend's test file implements [`AttackedBackend`] and
 //! invokes `escape_suite`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, dead_code, unused_imports, unused_macros)]
 
 pub(crate) mod attempts;
 mod exhaustion;
+mod host_state;
 mod links;
-mod outside;
 
 use std::path::PathBuf;
 
 use protocol::ExecEnd;
 use sandbox::SandboxId;
-use sandbox::conformance::{Guest, Ran, Subject, make, remove, wish};
+use sandbox::conformance::{CommandResult, Guest, Subject, make, remove, spec_for};
 
 use attempts::{Attempt, PRELUDE, Where, system_calls};
 pub(crate) use exhaustion::*;
+use host_state::HostTargets;
 pub(crate) use links::*;
-use outside::Outside;
 
 /// A backend under attack, with the targets that an attacker would be interested in.
-pub(crate) trait Captor: Subject {
+pub(crate) trait AttackedBackend: Subject {
     /// Whether an attempt makes sense in this backend's sandboxes.
     fn applies(&self, place: Where) -> bool {
         let has_root = self.isolation() > sandbox::Isolation::Landlock;
@@ -54,7 +54,7 @@ pub(crate) async fn python(guest: &Guest, script: &str) -> Vec<String> {
     ran.stdout.split_whitespace().map(String::from).collect()
 }
 
-async fn run_python(guest: &Guest, script: &str) -> Ran {
+async fn run_python(guest: &Guest, script: &str) -> CommandResult {
     let script = format!("{}{PRELUDE}{script}", system_calls());
     guest.run_program(&["/usr/bin/python3", "-c", &script]).await
 }
@@ -67,7 +67,7 @@ pub(crate) async fn refused(guest: &Guest, script: &str, refusals: &[&str]) {
 }
 
 /// What is wrong with the outcome of an attempt; `None` if it was refused.
-fn fault(attempt: &Attempt, ran: &Ran) -> Option<String> {
+fn fault(attempt: &Attempt, ran: &CommandResult) -> Option<String> {
     let words: Vec<&str> = ran.stdout.split_whitespace().collect();
     let wrong: Vec<&&str> = words.iter().filter(|word| !attempt.refusals.contains(word)).collect();
     let came_to_its_end = ran.end == ExecEnd::Code(0) && !words.is_empty();
@@ -76,13 +76,16 @@ fn fault(attempt: &Attempt, ran: &Ran) -> Option<String> {
 }
 
 /// Runs all attempts of the list, one after another in one sandbox.
-pub(crate) async fn every_attempt_is_refused_and_nothing_outside_changes(captor: impl Captor) {
-    let id = make(&captor, &wish(&captor)).await;
-    let guest = Guest::of(captor.backend(), id).await;
-    let outside = Outside::prepare(&captor, id);
-    let facts = outside.python(&captor, id);
+pub(crate) async fn every_escape_attempt_is_refused_and_the_host_is_unchanged(
+    backend_under_attack: impl AttackedBackend,
+) {
+    let id = make(&backend_under_attack, &spec_for(&backend_under_attack)).await;
+    let guest = Guest::of(backend_under_attack.backend(), id).await;
+    let outside = HostTargets::prepare(&backend_under_attack, id);
+    let facts = outside.python(&backend_under_attack, id);
     let before = outside.look();
-    let attempts: Vec<_> = attempts::all().into_iter().filter(|it| captor.applies(it.applies)).collect();
+    let attempts: Vec<_> =
+        attempts::all().into_iter().filter(|it| backend_under_attack.applies(it.applies)).collect();
     assert!(attempts.len() >= 40, "{} attempts", attempts.len());
     let mut faults = Vec::new();
     let mut told = std::collections::BTreeSet::new();
@@ -95,8 +98,8 @@ pub(crate) async fn every_attempt_is_refused_and_nothing_outside_changes(captor:
     }
     assert_eq!(guest.expect("echo alive").await, "alive");
     assert!(faults.is_empty(), "{}", faults.join("\n"));
-    let owners = captor.outside(id);
-    remove(&captor, id).await;
+    let owners = backend_under_attack.outside(id);
+    remove(&backend_under_attack, id).await;
     // The owner processes end with the sandbox.
     let is_owner = |change: &String| owners.iter().any(|pid| change.starts_with(&format!("process {pid} ")));
     let changed: Vec<String> =
@@ -105,28 +108,28 @@ pub(crate) async fn every_attempt_is_refused_and_nothing_outside_changes(captor:
     outside.assert_nobody_came();
 }
 
-/// Generates all tests; `$captor` is an expression that evaluates to a [`Captor`].
+/// Generates all tests; `$backend_under_attack` is an expression that evaluates to a [`AttackedBackend`].
 macro_rules! escape_suite {
-    ($captor:expr) => {
-        escape_suite! { $captor;
-            every_attempt_is_refused_and_nothing_outside_changes
-            links_lead_nowhere_through_the_file_interface
-            names_that_are_swapped_lead_nowhere
-            hard_links_that_come_and_go_lead_nowhere
-            a_workspace_that_changes_while_it_is_collected_gives_nothing_of_the_host
+    ($backend_under_attack:expr) => {
+        escape_suite! { $backend_under_attack;
+            every_escape_attempt_is_refused_and_the_host_is_unchanged
+            file_interface_does_not_follow_symlinks_out
+            swapped_symlinks_do_not_lead_out
+            swapped_hard_links_do_not_lead_out
+            collecting_a_changing_workspace_leaks_nothing_of_the_host
             archives_with_parents_and_links_stay_inside
-            processes_used_up_leave_the_host_and_the_guest_alone
-            memory_used_up_leaves_the_host_and_the_guest_alone
-            room_and_names_on_the_disk_used_up_leave_the_host_and_the_guest_alone
-            descriptors_and_terminals_used_up_leave_the_host_and_the_guest_alone
-            connections_used_up_leave_the_guest_alone
+            process_exhaustion_does_not_affect_host_or_guest
+            memory_exhaustion_does_not_affect_host_or_guest
+            disk_and_inode_exhaustion_does_not_affect_host_or_guest
+            fd_and_pty_exhaustion_does_not_affect_host_or_guest
+            connection_exhaustion_does_not_affect_the_guest
         }
     };
-    ($captor:expr; $($name:ident)*) => {
+    ($backend_under_attack:expr; $($name:ident)*) => {
         $(
             #[tokio::test]
             async fn $name() {
-                escape_suite::$name($captor).await;
+                escape_suite::$name($backend_under_attack).await;
             }
         )*
     };

@@ -9,7 +9,7 @@ use crate::namespace_host::Host;
 use crate::{end, spec, start};
 
 /// A host listener on all addresses is not reached; the server behind the link is, whatever address was dialled.
-pub(crate) async fn every_connection_leads_to_the_entrance(host: Host) {
+pub(crate) async fn every_connection_reaches_the_egress_proxy(host: Host) {
     let outside = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     outside.set_nonblocking(true).unwrap();
     let port = outside.local_addr().unwrap().port();
@@ -81,7 +81,7 @@ async fn run_with(client: &protocol::GuestClient, script: &str) -> String {
     }
 }
 
-pub(crate) async fn there_is_no_other_way_out(host: Host) {
+pub(crate) async fn no_other_network_path_exists(host: Host) {
     let (id, guest) = start(&host).await;
     let script = format!(
         r#"

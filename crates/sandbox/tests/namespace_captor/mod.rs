@@ -1,4 +1,4 @@
-//! The namespace backend as a [`Captor`]: as root, as an ordinary user, and with Landlock alone.
+//! The namespace backend as a [`AttackedBackend`]: as root, as an ordinary user, and with Landlock alone.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::path::PathBuf;
@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use sandbox::conformance::Subject as _;
 use sandbox::{Isolation, LimitKind, SandboxId};
 
-use crate::escape_suite::Captor;
+use crate::escape_suite::AttackedBackend;
 use crate::namespace_host::Host;
 
-impl Captor for Host {
+impl AttackedBackend for Host {
     fn outside(&self, id: SandboxId) -> Vec<i32> {
         vec![self.launcher_pid(id)]
     }

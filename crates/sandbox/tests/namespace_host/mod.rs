@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
 use launcher::cgroup::{Group, Hierarchy};
-use launcher::launch_file::LaunchText;
+use launcher::launch_file::LaunchFileContents;
 use sandbox::conformance::{Subject, spec};
 use sandbox::namespace::{NamespaceBackend, NamespaceConfig, UseNamespaces};
 use sandbox::{Backend, Isolation, Limit, Limits, SandboxId};
@@ -40,7 +40,7 @@ impl Host {
         if !rustix::process::geteuid().is_root() {
             config.slots_dir = directory.path().join("slots");
         }
-        config.shelter_dir = directory.path().join("shelters");
+        config.landlock_only_dir = directory.path().join("shelters");
         config.cgroup_parent = CGROUP_PARENT.into();
         let backend = NamespaceBackend::new(config.clone()).unwrap();
         Self { directory, config, backend }
@@ -65,7 +65,7 @@ impl Host {
     }
 
     pub(crate) fn guest_pid(&self, id: SandboxId) -> i32 {
-        let running = LaunchText::read(&self.sandbox(id)).unwrap().unwrap().running().unwrap();
+        let running = LaunchFileContents::read(&self.sandbox(id)).unwrap().unwrap().running().unwrap();
         i32::try_from(running.guest_pid).unwrap()
     }
 
@@ -137,7 +137,7 @@ impl Subject for Host {
         let name = id.to_string();
         let mut found = BTreeSet::new();
         let socket = self.config.run_dir.join(format!("{name}.sock"));
-        let places = [self.sandbox(id), socket, self.config.shelter_dir.join(&name)];
+        let places = [self.sandbox(id), socket, self.config.landlock_only_dir.join(&name)];
         for place in places.into_iter().chain(Self::group(id).directories()) {
             if place.exists() {
                 found.insert(place.display().to_string());
@@ -151,7 +151,7 @@ impl Subject for Host {
                 found.insert(format!("{} holds {backing}", entry.path().display()));
             }
         }
-        let marked = launcher::mark::processes(launcher::mark::of(id.as_u128()));
+        let marked = launcher::process_mark::processes(launcher::process_mark::of(id.as_u128()));
         for entry in fs::read_dir("/proc").unwrap().flatten() {
             let command = fs::read(entry.path().join("cmdline")).unwrap_or_default();
             let groups = fs::read_to_string(entry.path().join("cgroup")).unwrap_or_default();

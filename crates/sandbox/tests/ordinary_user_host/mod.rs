@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use launcher::cgroup::Hierarchy;
-use launcher::spec::ID_HELPERS;
+use launcher::spec::ID_MAP_PROGRAMS;
 
 use crate::namespace_host::{Host, program};
 
@@ -18,7 +18,7 @@ const FIRST_LENT: u32 = 700_000_000;
 
 /// What the host grants the user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Setting {
+pub(crate) enum UserSetup {
     /// Subordinate ids.
     Lent,
     /// Nothing.
@@ -28,7 +28,7 @@ pub(crate) enum Setting {
 }
 
 /// Runs a test: as root it re-executes itself as the user; as the user it runs the body.
-pub(crate) fn run<F: Future<Output = ()>>(setting: Setting, name: &str, body: impl FnOnce(Host) -> F) {
+pub(crate) fn run<F: Future<Output = ()>>(setting: UserSetup, name: &str, body: impl FnOnce(Host) -> F) {
     if rustix::process::geteuid().is_root() {
         return start_again(setting, name);
     }
@@ -54,8 +54,8 @@ exec setpriv --reuid=$USER_ID --regid=$USER_ID --clear-groups env -i PATH=/usr/b
     ./test --exact --nocapture "$1"
 "#;
 
-fn start_again(setting: Setting, name: &str) {
-    for helper in ID_HELPERS {
+fn start_again(setting: UserSetup, name: &str) {
+    for helper in ID_MAP_PROGRAMS {
         assert!(Path::new(helper).exists(), "{helper} is missing: apt-get install uidmap");
     }
     let directory = tempfile::Builder::new().prefix("cu").tempdir().unwrap();
@@ -69,7 +69,7 @@ fn start_again(setting: Setting, name: &str) {
     for owned in [path.to_path_buf(), path.join("tmp")] {
         chown(owned, Some(UID), Some(UID)).unwrap();
     }
-    let groups = if setting == Setting::Delegated { delegate(path) } else { Vec::new() };
+    let groups = if setting == UserSetup::Delegated { delegate(path) } else { Vec::new() };
     let doors: Vec<_> = groups.iter().map(|group| group.join("cgroup.procs").display().to_string()).collect();
     let output = Command::new("unshare")
         .args(["--mount", "--propagation", "private", "sh", "-c", SCRIPT, "sh", name])
@@ -97,10 +97,10 @@ fn start_again(setting: Setting, name: &str) {
     assert!(output.status.success() && said.contains("1 passed"), "{said}\n{complained}");
 }
 
-fn write_lists(path: &Path, setting: Setting) {
+fn write_lists(path: &Path, setting: UserSetup) {
     let user = format!("root:x:0:0:root:/root:/bin/sh\nordinary:x:{UID}:{UID}::/nonexistent:/bin/sh\n");
     let lent =
-        if setting == Setting::Lent { format!("ordinary:{FIRST_LENT}:65536\n") } else { String::new() };
+        if setting == UserSetup::Lent { format!("ordinary:{FIRST_LENT}:65536\n") } else { String::new() };
     for (name, text) in [
         ("passwd", user),
         ("group", format!("root:x:0:\nordinary:x:{UID}:\n")),

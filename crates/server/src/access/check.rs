@@ -12,16 +12,14 @@ use orchestrator::{Actor, JobId, Key, KeyId, Orchestrator, OrchestratorError, Se
 use tokio::task::JoinError;
 use tracing::Instrument as _;
 
-use super::journal::{Deed, Journal, NOBODY, Ration};
-use super::lease::{Lease, Revocable};
-use super::oidc::{self, Oidc, PERSON};
-use super::pace::Pace;
+use super::grant::{AccessGrant, Revocable};
+use super::oidc::{self, OIDC_KEY_PREFIX, Oidc};
 use super::permission::{Permission, RouteAccess};
-use super::session::Transport;
+use super::rate_limit::RateLimiter;
 use super::subject::Subject;
-use super::{Caller, Guest, session, share};
-use crate::arrival::{Arrival, Connected};
-use crate::origins::JobNames;
+use super::{Caller, Guest, session_cookie, shared_link};
+use crate::access_log::{AccessLogEntry, AccessLogInner, LogGroup, NOBODY};
+use crate::guard::{ClientInfo, ConnectionInfo, Transport};
 use crate::problem::Problem;
 use crate::settings::ServerSettings;
 
@@ -29,21 +27,22 @@ use crate::settings::ServerSettings;
 pub(crate) struct Access {
     orchestrator: Orchestrator,
     settings: Arc<ServerSettings>,
-    pace: Pace,
+    rate_limit: RateLimiter,
     oidc: Option<Oidc>,
 }
 
 impl Access {
     pub(crate) fn new(orchestrator: Orchestrator, settings: Arc<ServerSettings>) -> Self {
         let oidc = settings.oidc.clone().and_then(|oidc| {
-            let made = Oidc::new(oidc);
-            made.inspect_err(|error| tracing::error!(%error, "nobody can log in with an account elsewhere"))
+            let client = Oidc::new(oidc);
+            client
+                .inspect_err(|error| tracing::error!(%error, "nobody can log in with an account elsewhere"))
                 .ok()
         });
         if let Some(oidc) = &settings.oidc {
-            orchestrator.admit_people(oidc.limits.clone());
+            orchestrator.enable_oidc_login(oidc.limits.clone());
         }
-        Self { orchestrator, settings, pace: Pace::default(), oidc }
+        Self { orchestrator, settings, rate_limit: RateLimiter::default(), oidc }
     }
 
     /// The OpenID provider, if one is configured.
@@ -55,62 +54,68 @@ impl Access {
         &self.orchestrator
     }
 
-    pub(crate) fn journal(&self) -> &Arc<Journal> {
-        self.settings.access_log.journal()
+    pub(crate) fn access_log(&self) -> &Arc<AccessLogInner> {
+        self.settings.access_log.access_log()
     }
 
     /// The authenticated caller. `None` if the request has no credentials, an error if they are invalid.
-    pub(crate) fn caller(&self, headers: &HeaderMap) -> Result<Option<(Caller, Lease)>, Problem> {
-        if !self.orchestrator.needs_keys() {
-            return Ok(Some((Caller::Anybody, Lease::of(&self.orchestrator, None, None))));
+    pub(crate) fn caller(&self, headers: &HeaderMap) -> Result<Option<(Caller, AccessGrant)>, Problem> {
+        if !self.orchestrator.requires_authentication() {
+            return Ok(Some((Caller::Anybody, AccessGrant::of(&self.orchestrator, None, None))));
         }
-        let lease = |key: &Key, until_ms| Lease::of(&self.orchestrator, Some(&key.id), until_ms);
+        let grant = |key: &Key, until_ms| AccessGrant::of(&self.orchestrator, Some(&key.id), until_ms);
         if let Some(value) = headers.get(header::AUTHORIZATION) {
-            let key = self.by_token(value).ok_or_else(key_unknown)?;
-            let lease = lease(&key, None);
-            return Ok(Some((Caller::Key(key), lease)));
+            let key = self.key_by_token(value).ok_or_else(key_unknown)?;
+            let grant = grant(&key, None);
+            return Ok(Some((Caller::Key(key), grant)));
         }
-        let opened = session::find(headers).filter_map(|sealed| self.by_session(sealed));
-        let opened = session::only(opened).map_err(|session::Differing| sessions_differ())?;
-        Ok(opened.map(|session::Opened { key, id, until_ms }| {
-            let lease = lease(&key, Some(until_ms)).with(Revocable::Session(id));
-            (Caller::Key(key), lease)
+        let opened = session_cookie::find(headers).filter_map(|sealed| self.open_session(sealed));
+        let opened =
+            session_cookie::only(opened).map_err(|session_cookie::ConflictingSessions| sessions_differ())?;
+        Ok(opened.map(|session_cookie::ActiveSession { key, id, until_ms }| {
+            let grant = grant(&key, Some(until_ms)).with(Revocable::Session(id));
+            (Caller::Key(key), grant)
         }))
     }
 
     /// All sessions of a request, also those of different callers.
     pub(crate) fn sessions(&self, headers: &HeaderMap) -> Vec<Session> {
-        session::find(headers).filter_map(|sealed| self.orchestrator.session(sealed)).collect()
+        session_cookie::find(headers).filter_map(|sealed| self.orchestrator.session(sealed)).collect()
     }
 
-    fn by_token(&self, value: &HeaderValue) -> Option<Arc<Key>> {
+    fn key_by_token(&self, value: &HeaderValue) -> Option<Arc<Key>> {
         let token = value.to_str().ok()?.strip_prefix("Bearer ")?.trim();
         self.orchestrator.key_of(&Token::parse(token)?)
     }
 
     /// The account of a sealed session.
-    fn by_session(&self, sealed: &str) -> Option<session::Opened> {
+    fn open_session(&self, sealed: &str) -> Option<session_cookie::ActiveSession> {
         let Session { id, who, until_ms } = self.orchestrator.session(sealed)?;
-        let key = if who.starts_with(PERSON) {
+        let key = if who.starts_with(OIDC_KEY_PREFIX) {
             // Once the provider is removed from the configuration, its sessions no longer count.
-            self.oidc.as_ref().and_then(|_| oidc::person_of(&who)).map(|person| {
-                let limits = self.orchestrator.limits_of_people(person.role);
-                Arc::new(Key { limits, ..person })
+            self.oidc.as_ref().and_then(|_| oidc::decode_account(&who)).map(|account| {
+                let limits = self.orchestrator.oidc_limits(account.role);
+                Arc::new(Key { limits, ..account })
             })
         } else {
             self.orchestrator.key(&KeyId::from(who))
         };
-        key.map(|key| session::Opened { key, id, until_ms })
+        key.map(|key| session_cookie::ActiveSession { key, id, until_ms })
     }
 
-    async fn admit(&self, permission: Permission, subject: &Subject, caller: &Caller) -> Result<(), Problem> {
+    async fn authorize(
+        &self,
+        permission: Permission,
+        subject: &Subject,
+        caller: &Caller,
+    ) -> Result<(), Problem> {
         let Caller::Key(key) = caller else { return Ok(()) };
-        self.check_pace(caller)?;
+        self.check_rate_limit(caller)?;
         if !permission.is_granted_to(key.role) {
             return Err(forbidden(key, permission));
         }
         for job in subject.jobs()? {
-            if !self.sees(caller, *job).await? {
+            if !self.can_see(caller, *job).await? {
                 return Err(OrchestratorError::NoJob(*job).into());
             }
         }
@@ -118,28 +123,28 @@ impl Access {
     }
 
     /// Whether a job exists from this caller's point of view.
-    pub(crate) async fn sees(&self, caller: &Caller, job: JobId) -> Result<bool, Problem> {
-        let Some(own) = caller.sees_only() else { return Ok(true) };
+    pub(crate) async fn can_see(&self, caller: &Caller, job: JobId) -> Result<bool, Problem> {
+        let Some(own) = caller.restricted_to() else { return Ok(true) };
         Ok(self.orchestrator.submitter(job).await? == Some(own))
     }
 
     /// Whether a caller may work in the sandbox of a job.
-    pub(crate) async fn may_work(&self, caller: &Caller, job: JobId) -> bool {
+    pub(crate) async fn can_use_sandbox(&self, caller: &Caller, job: JobId) -> bool {
         let may = caller.role().is_some_and(|role| Permission::Change.is_granted_to(role));
-        may && self.sees(caller, job).await.unwrap_or(false)
+        may && self.can_see(caller, job).await.unwrap_or(false)
     }
 
     /// The caller of a permitted request, or the caller and the error response.
-    async fn identify(
+    async fn authenticate(
         &self,
         (route, subject): (RouteAccess, &Subject),
         (method, uri): (&Method, &Uri),
         headers: &HeaderMap,
-    ) -> Result<(Caller, Lease), (Caller, Response)> {
-        let guest = || share::admitting(&self.orchestrator, (route, subject), (method, uri), headers);
+    ) -> Result<(Caller, AccessGrant), (Caller, Response)> {
+        let guest = || shared_link::find_link(&self.orchestrator, (route, subject), (method, uri), headers);
         let refused = match self.caller(headers) {
-            Ok(Some((caller, lease))) => match self.admit(route.permission, subject, &caller).await {
-                Ok(()) => return Ok((caller, lease)),
+            Ok(Some((caller, grant))) => match self.authorize(route.permission, subject, &caller).await {
+                Ok(()) => return Ok((caller, grant)),
                 Err(problem) => (caller, problem.into_response()),
             },
             // A browser with sessions of different callers must still be able to log out and in again.
@@ -147,16 +152,16 @@ impl Access {
                 if !headers.contains_key(header::AUTHORIZATION)
                     && route.permission == Permission::Nothing =>
             {
-                return Ok((Caller::Nobody, Lease::of_all(&self.orchestrator)));
+                return Ok((Caller::Nobody, AccessGrant::unrestricted(&self.orchestrator)));
             }
             Ok(None) => (Caller::Nobody, unauthorized(key_missing())),
             Err(problem) => (Caller::Nobody, unauthorized(problem)),
         };
         match guest() {
             Some((share, until_ms)) => {
-                let lease = share.lease(&self.orchestrator, until_ms);
+                let grant = share.grant(&self.orchestrator, until_ms);
                 let guest = Guest { rights: share.rights, shared_by: share.by };
-                Ok((Caller::Guest(guest), lease))
+                Ok((Caller::Guest(guest), grant))
             }
             None => Err(refused),
         }
@@ -165,57 +170,58 @@ impl Access {
     /// Records a request in the access log. Ordinary reads are not recorded; reads of content on routes marked
     /// `logged` are. Those reads, and all requests without a key, are rate limited so that they cannot push out the
     /// entries of others.
-    pub(crate) fn note(
+    pub(crate) fn log_request(
         &self,
-        who: Who<'_>,
+        who: LogCaller<'_>,
         from: Option<IpAddr>,
         (method, path): (&Method, &str),
-        (status, kind): (StatusCode, Kind),
+        (status, kind): (StatusCode, LogKind),
     ) {
-        let looks = is_look(method);
-        let is_told =
-            status == StatusCode::SWITCHING_PROTOCOLS || (kind == Kind::Told && !status.is_client_error());
+        let reads = is_read(method);
+        let is_logged_read = status == StatusCode::SWITCHING_PROTOCOLS
+            || (kind == LogKind::Logged && !status.is_client_error());
         let is_refused =
-            kind == Kind::Failed || kind != Kind::OfJob && matches!(status.as_u16(), 401 | 403 | 429);
-        if looks && !is_refused && !is_told {
+            kind == LogKind::Failed || kind != LogKind::FromJob && matches!(status.as_u16(), 401 | 403 | 429);
+        if reads && !is_refused && !is_logged_read {
             return;
         }
-        let (name, key, ration) = match who {
-            Who::Nobody if status == StatusCode::UNAUTHORIZED => (NOBODY, None, Some(Ration::Strangers)),
-            Who::Nobody => (NOBODY, None, Some(Ration::Nobody)),
-            Who::Known(Actor { name, key }) => {
-                (name.as_str(), key.as_ref(), is_refused.then(|| Ration::Caller(name.clone())))
+        let (name, key, group) = match who {
+            LogCaller::Nobody if status == StatusCode::UNAUTHORIZED => {
+                (NOBODY, None, Some(LogGroup::UnknownKey))
+            }
+            LogCaller::Nobody => (NOBODY, None, Some(LogGroup::Nobody)),
+            LogCaller::Known(Actor { name, key }) => {
+                (name.as_str(), key.as_ref(), is_refused.then(|| LogGroup::Caller(name.clone())))
             }
         };
-        let deed = Deed::new(name, from, method.as_str(), path, status.as_u16()).by_key(key);
-        match ration {
-            Some(ration) => self.journal().write_rationed(&ration, deed),
-            None if looks => self.journal().write_look(deed),
-            None => self.journal().write(deed),
+        let entry = AccessLogEntry::new(name, from, method.as_str(), path, status.as_u16()).by_key(key);
+        match group {
+            Some(group) => self.access_log().log_limited(&group, entry),
+            None if reads => self.access_log().log_read(entry),
+            None => self.access_log().write(entry),
         }
     }
 
-    /// The host names below which jobs have their origins.
-    pub(crate) fn job_names(&self) -> JobNames {
-        JobNames::new(&self.settings)
+    pub(crate) fn settings(&self) -> &ServerSettings {
+        &self.settings
     }
 
     /// Whether the request's connection is encrypted.
     pub(crate) fn transport(&self, request: &Request) -> Transport {
-        let connected = request.extensions().get::<Connected>().copied();
-        Arrival::new(connected, request.headers()).transport(&self.settings)
+        let connected = request.extensions().get::<ConnectionInfo>().copied();
+        ClientInfo::new(connected, request.headers()).transport(&self.settings)
     }
 
     /// The client's address.
     pub(crate) fn client(&self, request: &Request) -> Option<IpAddr> {
-        let connected = request.extensions().get::<Connected>().copied();
-        Arrival::new(connected, request.headers()).client(&self.settings)
+        let connected = request.extensions().get::<ConnectionInfo>().copied();
+        ClientInfo::new(connected, request.headers()).client(&self.settings)
     }
 
     /// Rejects a request of a key that exceeds its rate limit.
-    pub(crate) fn check_pace(&self, caller: &Caller) -> Result<(), Problem> {
+    pub(crate) fn check_rate_limit(&self, caller: &Caller) -> Result<(), Problem> {
         match caller {
-            Caller::Key(key) if !self.pace.allows(key, Instant::now()) => Err(too_fast(key)),
+            Caller::Key(key) if !self.rate_limit.allows(key, Instant::now()) => Err(rate_limited(key)),
             _ => Ok(()),
         }
     }
@@ -229,7 +235,7 @@ pub(crate) async fn check(
     request: Request,
     next: Next,
 ) -> Response {
-    if is_look(request.method()) {
+    if is_read(request.method()) {
         return answer(access, route, request, next).await;
     }
     let work = tokio::spawn(answer(access, route, request, next).instrument(tracing::Span::current()));
@@ -241,22 +247,22 @@ pub(crate) async fn check(
     }
 }
 
-fn is_look(method: &Method) -> bool {
+fn is_read(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD)
 }
 
 async fn answer(access: Arc<Access>, route: RouteAccess, mut request: Request, next: Next) -> Response {
     let subject = Subject::of(&mut request).await;
     let from = access.client(&request);
-    let kind = if route.logged { Kind::Told } else { Kind::Plain };
+    let kind = if route.logged { LogKind::Logged } else { LogKind::Plain };
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let known = access.identify((route, &subject), (&method, request.uri()), request.headers()).await;
+    let known = access.authenticate((route, &subject), (&method, request.uri()), request.headers()).await;
     let (caller, response) = match known {
-        Ok((caller, lease)) => {
-            *request.uri_mut() = share::without_link(request.uri());
+        Ok((caller, grant)) => {
+            *request.uri_mut() = shared_link::without_link(request.uri());
             let extensions = request.extensions_mut();
             extensions.insert(caller.clone());
-            extensions.insert(lease);
+            extensions.insert(grant);
             extensions.insert(subject);
             (caller, next.run(request).await)
         }
@@ -264,22 +270,22 @@ async fn answer(access: Arc<Access>, route: RouteAccess, mut request: Request, n
     };
     let actor = caller.actor();
     let known = match &caller {
-        Caller::Nobody => Who::Nobody,
-        _ => Who::Known(&actor),
+        Caller::Nobody => LogCaller::Nobody,
+        _ => LogCaller::Known(&actor),
     };
     // A caller who has just logged in was unauthenticated before.
     let (who, kind) = match response.extensions().get::<LoginOutcome>() {
-        Some(LoginOutcome::Done(actor)) => (Who::Known(actor), Kind::Told),
-        Some(LoginOutcome::Failed) => (known, Kind::Failed),
+        Some(LoginOutcome::Done(actor)) => (LogCaller::Known(actor), LogKind::Logged),
+        Some(LoginOutcome::Failed) => (known, LogKind::Failed),
         None => (known, kind),
     };
-    access.note(who, from, (&method, &path), (response.status(), kind));
+    access.log_request(who, from, (&method, &path), (response.status(), kind));
     response
 }
 
 /// The caller of a request, for the access log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Who<'a> {
+pub(crate) enum LogCaller<'a> {
     /// A caller without a valid key.
     Nobody,
     /// A known caller: the name of the key, or its substitute, and the key's id.
@@ -288,13 +294,13 @@ pub(crate) enum Who<'a> {
 
 /// How the access log treats a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum LogKind {
     Plain,
-    Told,
+    Logged,
     /// The request failed, whatever its status says.
     Failed,
     /// The response came from a server inside a job.
-    OfJob,
+    FromJob,
 }
 
 /// The result of a login, attached to the response.
@@ -329,12 +335,12 @@ fn key_unknown() -> Problem {
 
 fn forbidden(key: &Key, permission: Permission) -> Problem {
     let detail =
-        format!("the key `{}` is one of a {} and may not {}", key.name, key.role, permission.words());
+        format!("the key `{}` is one of a {} and may not {}", key.name, key.role, permission.description());
     Problem::new(StatusCode::FORBIDDEN, "role_too_weak", detail)
 }
 
-fn too_fast(key: &Key) -> Problem {
+fn rate_limited(key: &Key) -> Problem {
     let rate = key.limits.requests_per_second.unwrap_or_default();
     let detail = format!("the key `{}` may send {rate} requests a second", key.name);
-    Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_fast", detail).after(1)
+    Problem::new(StatusCode::TOO_MANY_REQUESTS, "rate_limited", detail).after(1)
 }

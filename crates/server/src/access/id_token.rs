@@ -6,7 +6,7 @@ use jsonwebtoken::jwk::{Jwk, JwkSet};
 use jsonwebtoken::{Algorithm, DecodingKey, Validation};
 use serde_json::Value;
 
-use super::oidc::OidcSettings;
+use crate::settings::OidcSettings;
 
 /// The accepted signature algorithms. All are asymmetric: a shared secret is never accepted.
 const ALGORITHMS: [Algorithm; 7] = [
@@ -20,7 +20,7 @@ const ALGORITHMS: [Algorithm; 7] = [
 ];
 
 /// How many keys of a provider are tried.
-const MOST_KEYS: usize = 32;
+const MAX_KEYS: usize = 32;
 
 /// Verifies a token's signature, issuer, audience and expiry, and returns its claims.
 pub(super) fn verify(settings: &OidcSettings, keys: &JwkSet, token: &str) -> Result<Value, String> {
@@ -39,7 +39,7 @@ pub(super) fn verify(settings: &OidcSettings, keys: &JwkSet, token: &str) -> Res
     validation.set_issuer(&[&settings.issuer]);
     validation.set_required_spec_claims(&["exp", "iss", "aud", "sub"]);
     let mut refused = "the provider's token is signed with a key that it does not tell of".to_owned();
-    for key in keys.keys.iter().filter(fits).take(MOST_KEYS) {
+    for key in keys.keys.iter().filter(fits).take(MAX_KEYS) {
         let decoded = DecodingKey::from_jwk(key)
             .and_then(|key| jsonwebtoken::decode::<Value>(token, &key, &validation));
         match decoded {
@@ -55,7 +55,7 @@ pub(super) fn verify(settings: &OidcSettings, keys: &JwkSet, token: &str) -> Res
 /// Rejects a token that was made for another login.
 pub(super) fn check_nonce(claims: &Value, nonce: &str) -> Result<(), String> {
     match claims["nonce"].as_str() {
-        Some(said) if said == nonce => Ok(()),
+        Some(found) if found == nonce => Ok(()),
         _ => Err("the token was made for another login".into()),
     }
 }
@@ -69,8 +69,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::access::oidc::example_settings as settings;
-    use crate::answers::now_ms;
+    use crate::clock::now_ms;
 
     struct Provider {
         pair: KeyPair,
@@ -110,16 +109,17 @@ mod tests {
     }
 
     #[test]
-    fn a_token_of_the_provider_is_taken() {
+    fn id_token_of_the_provider_is_accepted() {
         let provider = Provider::new("one");
         for kid in [Some("one"), None] {
-            let told = verify(&settings(), &provider.keys(), &provider.sign(kid, &claims())).unwrap();
-            assert_eq!(told["sub"], "1");
+            let verified =
+                verify(&OidcSettings::example(), &provider.keys(), &provider.sign(kid, &claims())).unwrap();
+            assert_eq!(verified["sub"], "1");
         }
     }
 
     #[test]
-    fn a_token_without_the_name_of_its_key_is_tried_with_every_key() {
+    fn id_token_without_key_id_is_tried_with_every_key() {
         let (old, new) = (Provider::new("old"), Provider::new("new"));
         let curve = json!({"kty": "EC", "crv": "P-256", "kid": "other", "x": "AAAA", "y": "AAAA"});
         let mut keys = json!({"keys": [curve]});
@@ -129,16 +129,19 @@ mod tests {
         }
         let keys: JwkSet = serde_json::from_value(keys).unwrap();
         for provider in [&old, &new] {
-            assert_eq!(verify(&settings(), &keys, &provider.sign(None, &claims())).unwrap()["sub"], "1");
+            assert_eq!(
+                verify(&OidcSettings::example(), &keys, &provider.sign(None, &claims())).unwrap()["sub"],
+                "1"
+            );
         }
-        let error = verify(&settings(), &keys, &new.sign(Some("old"), &claims())).unwrap_err();
+        let error = verify(&OidcSettings::example(), &keys, &new.sign(Some("old"), &claims())).unwrap_err();
         assert!(error.contains("InvalidSignature"), "{error}");
         let stranger = Provider::new("new");
-        assert!(verify(&settings(), &keys, &stranger.sign(None, &claims())).is_err());
+        assert!(verify(&OidcSettings::example(), &keys, &stranger.sign(None, &claims())).is_err());
     }
 
     #[test]
-    fn what_is_not_for_this_server_or_over_is_refused() {
+    fn id_token_with_wrong_audience_issuer_or_expiry_is_rejected() {
         let provider = Provider::new("one");
         let now = now_ms() / 1000;
         let without = |name: &str| {
@@ -156,15 +159,15 @@ mod tests {
             (without("sub"), "sub"),
         ] {
             let token = provider.sign(Some("one"), &claims);
-            let error = verify(&settings(), &provider.keys(), &token).unwrap_err();
+            let error = verify(&OidcSettings::example(), &provider.keys(), &token).unwrap_err();
             assert!(error.contains(why), "{why}: {error}");
         }
     }
 
     #[test]
-    fn what_another_has_signed_is_refused() {
+    fn id_token_signed_by_another_key_is_rejected() {
         let (provider, other) = (Provider::new("one"), Provider::new("one"));
-        let refused = |token: &str| verify(&settings(), &provider.keys(), token).unwrap_err();
+        let refused = |token: &str| verify(&OidcSettings::example(), &provider.keys(), token).unwrap_err();
         assert!(refused(&other.sign(Some("one"), &claims())).contains("InvalidSignature"));
         assert!(refused(&other.sign(None, &claims())).contains("InvalidSignature"));
         assert!(refused(&provider.sign(Some("two"), &claims())).contains("does not tell of"));
@@ -177,22 +180,22 @@ mod tests {
 
     /// Algorithm confusion: a token that is signed with the public key as an HMAC secret must be rejected.
     #[test]
-    fn a_shared_secret_and_no_signature_at_all_are_refused() {
+    fn symmetric_and_unsigned_id_tokens_are_rejected() {
         let provider = Provider::new("one");
         let header = Header { kid: Some("one".into()), ..Header::new(Algorithm::HS256) };
         let key = EncodingKey::from_secret(provider.pair.public_key_raw());
         let token = jsonwebtoken::encode(&header, &claims(), &key).unwrap();
-        let error = verify(&settings(), &provider.keys(), &token).unwrap_err();
+        let error = verify(&OidcSettings::example(), &provider.keys(), &token).unwrap_err();
         assert!(error.contains("HS256, which is not taken"), "{error}");
         let head = URL_SAFE_NO_PAD.encode(r#"{"alg":"none","typ":"JWT"}"#);
         let body = URL_SAFE_NO_PAD.encode(claims().to_string());
         for token in [format!("{head}.{body}."), format!("{head}.{body}"), "x".into()] {
-            assert!(verify(&settings(), &provider.keys(), &token).is_err(), "{token}");
+            assert!(verify(&OidcSettings::example(), &provider.keys(), &token).is_err(), "{token}");
         }
     }
 
     #[test]
-    fn a_token_of_another_login_is_refused() {
+    fn id_token_with_another_nonce_is_rejected() {
         assert!(check_nonce(&claims(), "n").is_ok());
         assert!(check_nonce(&claims(), "m").unwrap_err().contains("another login"));
         assert!(check_nonce(&with("nonce", Value::Null), "n").is_err());

@@ -5,17 +5,16 @@
 //! with a [`RouteAccess`], and [`check`] compares it with the caller before the handler runs.
 
 mod check;
+mod grant;
 mod id_token;
-mod journal;
-mod journal_file;
-mod lease;
 mod oidc;
-mod pace;
 mod permission;
-mod recent;
-mod session;
-mod share;
+mod rate_limit;
+mod session_cookie;
+mod shared_link;
 mod subject;
+pub(crate) mod takeover_gate;
+mod view;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -24,18 +23,16 @@ use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use orchestrator::{Actor, Key, KeyId, Role, Submitter};
 
-pub(crate) use check::{Access, Kind, LoginOutcome, Who, check};
-pub use journal::AccessLog;
-pub(crate) use journal::Deed;
-pub(crate) use lease::{Closing, Lease, Revocable};
-pub use oidc::{ClientSecret, OidcSettings};
-pub(crate) use oidc::{Pending, text_of};
+pub(crate) use check::{Access, LogCaller, LogKind, LoginOutcome, check};
+pub(crate) use grant::{AccessGrant, CloseSignal, Revocable};
+pub(crate) use oidc::{PendingLogin, encode_account};
 pub(crate) use permission::{Permission, RouteAccess};
-pub(crate) use session::{
-    PERSON_LASTS, SESSION_COOKIE, SESSION_LASTS, Transport, ended_cookie, session_cookie,
+pub(crate) use session_cookie::{
+    OIDC_SESSION_LIFETIME, SESSION_COOKIE, SESSION_LIFETIME, ended_cookie, session_cookie,
 };
-pub(crate) use share::{Rights, Share, View};
-pub(crate) use subject::Subject;
+pub(crate) use shared_link::{Rights, Share};
+pub(crate) use subject::{Subject, parse_job_id};
+pub(crate) use view::View;
 
 /// The sender of a request.
 #[derive(Debug, Clone)]
@@ -77,12 +74,12 @@ impl Caller {
     }
 
     /// The key, if the caller may see only that key's jobs.
-    pub(crate) fn sees_only(&self) -> Option<KeyId> {
+    pub(crate) fn restricted_to(&self) -> Option<KeyId> {
         self.key().filter(|key| key.role == Role::Submitter).map(|key| key.id.clone())
     }
 
     /// Whether the caller may only watch a sandbox.
-    pub(crate) fn only_watches(&self) -> bool {
+    pub(crate) fn is_view_only(&self) -> bool {
         match self {
             Self::Anybody => false,
             Self::Key(key) => key.role == Role::Viewer,
@@ -103,11 +100,11 @@ impl Caller {
             Self::Guest(guest) => guest.shared_by.clone(),
             Self::Anybody | Self::Nobody => None,
         };
-        Actor { name: self.told().to_owned(), key }
+        Actor { name: self.log_name().to_owned(), key }
     }
 
     /// The caller's name for the access log.
-    pub(crate) fn told(&self) -> &str {
+    pub(crate) fn log_name(&self) -> &str {
         match self {
             Self::Anybody => "anybody",
             Self::Key(key) => &key.name,

@@ -4,71 +4,39 @@
 //! in a sealed cookie until the browser returns. The claims in the ID token that the provider signs then determine
 //! the role.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jsonwebtoken::jwk::JwkSet;
-use orchestrator::{Key, KeyLimits, Role};
+use orchestrator::{Key, Role};
 use serde::Deserialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::id_token;
+use crate::settings::OidcSettings;
 
 /// How long the provider's metadata and keys are cached.
-const KEPT: Duration = Duration::from_secs(3600);
+const CACHE_TTL: Duration = Duration::from_secs(3600);
 const TIMEOUT: Duration = Duration::from_secs(15);
 /// How long a failure is cached.
-const FAILURE_KEPT: Duration = Duration::from_secs(10);
-
-/// The OpenID Connect settings.
-#[derive(Debug, Clone, PartialEq)]
-pub struct OidcSettings {
-    /// The provider's name, as the login button shows it.
-    pub name: String,
-    /// The issuer URL, exactly as the provider's tokens contain it.
-    pub issuer: String,
-    pub client_id: String,
-    /// The client secret, if the provider requires one.
-    pub client_secret: Option<ClientSecret>,
-    /// The scopes to request in addition to `openid`.
-    pub scopes: Vec<String>,
-    /// The claim that determines the role.
-    pub role_claim: String,
-    /// The role for each value of that claim.
-    pub roles: BTreeMap<String, Role>,
-    /// The role of accounts without a matching value. Without it they are rejected.
-    pub default_role: Option<Role>,
-    /// The limits of each role.
-    pub limits: BTreeMap<Role, KeyLimits>,
-}
-
-/// A secret that `Debug` does not print.
-#[derive(Clone, PartialEq, Eq)]
-pub struct ClientSecret(pub String);
-
-impl std::fmt::Debug for ClientSecret {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.write_str("***")
-    }
-}
+const FAILURE_CACHE_TTL: Duration = Duration::from_secs(10);
 
 /// The state of a login in progress, which the browser keeps in a sealed cookie.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Pending {
+pub(crate) struct PendingLogin {
     /// Identifies the login; the OAuth `state` parameter.
     pub(crate) state: String,
     nonce: String,
     verifier: String,
 }
 
-impl Pending {
+impl PendingLogin {
     fn new() -> Self {
-        let word = || format!("{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple());
-        Self { state: word(), nonce: word(), verifier: word() }
+        let random_token = || format!("{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple());
+        Self { state: random_token(), nonce: random_token(), verifier: random_token() }
     }
 
     pub(crate) fn text(&self) -> String {
@@ -96,7 +64,7 @@ struct Provider {
 }
 
 #[derive(Clone)]
-struct Known {
+struct CachedProvider {
     provider: Provider,
     keys: Arc<JwkSet>,
     since: Instant,
@@ -104,8 +72,8 @@ struct Known {
 
 /// The provider's cached metadata and its latest failure.
 #[derive(Default)]
-struct Memory {
-    known: Option<Known>,
+struct ProviderCache {
+    known: Option<CachedProvider>,
     failure: Option<(String, Instant)>,
 }
 
@@ -113,7 +81,7 @@ struct Memory {
 pub(crate) struct Oidc {
     settings: OidcSettings,
     http: reqwest::Client,
-    memory: Mutex<Memory>,
+    cache: Mutex<ProviderCache>,
 }
 
 impl Oidc {
@@ -122,7 +90,7 @@ impl Oidc {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let redirects = reqwest::redirect::Policy::none();
         let http = reqwest::Client::builder().timeout(TIMEOUT).redirect(redirects).build()?;
-        Ok(Self { settings, http, memory: Mutex::default() })
+        Ok(Self { settings, http, cache: Mutex::default() })
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -131,14 +99,14 @@ impl Oidc {
 
     /// The provider's metadata and keys. Requests do not wait for each other: with an empty cache each one asks the
     /// provider, and after a failure none does for a moment.
-    async fn known(&self) -> Result<Known, String> {
+    async fn known(&self) -> Result<CachedProvider, String> {
         {
-            let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(fresh) = memory.known.as_ref().filter(|known| known.since.elapsed() < KEPT) {
+            let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(fresh) = cache.known.as_ref().filter(|known| known.since.elapsed() < CACHE_TTL) {
                 return Ok(fresh.clone());
             }
-            if let Some((why, since)) = &memory.failure
-                && since.elapsed() < FAILURE_KEPT
+            if let Some((why, since)) = &cache.failure
+                && since.elapsed() < FAILURE_CACHE_TTL
             {
                 return Err(why.clone());
             }
@@ -146,17 +114,17 @@ impl Oidc {
         self.fetch_known().await
     }
 
-    async fn fetch_known(&self) -> Result<Known, String> {
+    async fn fetch_known(&self) -> Result<CachedProvider, String> {
         let fetched = self.ask_provider().await;
-        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
         match &fetched {
-            Ok(known) => *memory = Memory { known: Some(known.clone()), failure: None },
-            Err(why) => memory.failure = Some((why.clone(), Instant::now())),
+            Ok(known) => *cache = ProviderCache { known: Some(known.clone()), failure: None },
+            Err(why) => cache.failure = Some((why.clone(), Instant::now())),
         }
         fetched
     }
 
-    async fn ask_provider(&self) -> Result<Known, String> {
+    async fn ask_provider(&self) -> Result<CachedProvider, String> {
         let issuer = self.settings.issuer.trim_end_matches('/');
         let provider: Provider = self.fetch(&format!("{issuer}/.well-known/openid-configuration")).await?;
         if provider.issuer != self.settings.issuer {
@@ -166,19 +134,19 @@ impl Oidc {
             ));
         }
         let keys: JwkSet = self.fetch(&provider.jwks_uri).await?;
-        Ok(Known { provider, keys: Arc::new(keys), since: Instant::now() })
+        Ok(CachedProvider { provider, keys: Arc::new(keys), since: Instant::now() })
     }
 
     async fn fetch<T: serde::de::DeserializeOwned>(&self, url: &str) -> Result<T, String> {
-        let told = |error: reqwest::Error| format!("{url}: {}", error.without_url());
-        let response = self.http.get(url).send().await.map_err(told)?;
-        response.error_for_status().map_err(told)?.json().await.map_err(told)
+        let describe_error = |error: reqwest::Error| format!("{url}: {}", error.without_url());
+        let response = self.http.get(url).send().await.map_err(describe_error)?;
+        response.error_for_status().map_err(describe_error)?.json().await.map_err(describe_error)
     }
 
     /// Starts a login. Returns the redirect URL and the state that the browser must bring back.
-    pub(crate) async fn begin(&self, callback: &str) -> Result<(String, Pending), String> {
+    pub(crate) async fn begin(&self, callback: &str) -> Result<(String, PendingLogin), String> {
         let known = self.known().await?;
-        let pending = Pending::new();
+        let pending = PendingLogin::new();
         let scope = std::iter::once("openid").chain(self.settings.scopes.iter().map(String::as_str));
         let scope = scope.collect::<Vec<_>>().join(" ");
         let challenge = pending.challenge();
@@ -201,7 +169,7 @@ impl Oidc {
     pub(crate) async fn finish(
         &self,
         callback: &str,
-        pending: &Pending,
+        pending: &PendingLogin,
         state: &str,
         code: &str,
     ) -> Result<Key, String> {
@@ -223,9 +191,10 @@ impl Oidc {
         let body = body.and_then(|url| url.query().map(ToOwned::to_owned)).unwrap_or_default();
         let request = self.http.post(&known.provider.token_endpoint);
         let request = request.header("content-type", "application/x-www-form-urlencoded").body(body);
-        let told =
+        let describe_error =
             |error: reqwest::Error| format!("asking the provider for a token: {}", error.without_url());
-        let answer: Value = request.send().await.map_err(told)?.json().await.map_err(told)?;
+        let answer: Value =
+            request.send().await.map_err(describe_error)?.json().await.map_err(describe_error)?;
         let Some(token) = answer["id_token"].as_str() else {
             let why = answer["error_description"]
                 .as_str()
@@ -240,13 +209,13 @@ impl Oidc {
         };
         id_token::check_nonce(&claims, &pending.nonce)?;
         let claims = self.with_userinfo(&known, claims, answer["access_token"].as_str()).await?;
-        person(&self.settings, &claims)
+        account(&self.settings, &claims)
     }
 
     /// Many providers return some claims only from the userinfo endpoint.
     async fn with_userinfo(
         &self,
-        known: &Known,
+        known: &CachedProvider,
         mut claims: Value,
         token: Option<&str>,
     ) -> Result<Value, String> {
@@ -254,10 +223,11 @@ impl Oidc {
         let (false, Some(url), Some(token)) = (is_known, &known.provider.userinfo_endpoint, token) else {
             return Ok(claims);
         };
-        let told =
+        let describe_error =
             |error: reqwest::Error| format!("asking the provider who this is: {}", error.without_url());
         let request = self.http.get(url).bearer_auth(token);
-        let more: Value = request.send().await.map_err(told)?.json().await.map_err(told)?;
+        let more: Value =
+            request.send().await.map_err(describe_error)?.json().await.map_err(describe_error)?;
         if more["sub"] != claims["sub"] {
             return Err("the provider tells of somebody else than it has signed for".into());
         }
@@ -271,10 +241,10 @@ impl Oidc {
 }
 
 /// The prefix of the key ids of OIDC accounts.
-pub(crate) use orchestrator::PERSON_PREFIX as PERSON;
+pub(crate) use orchestrator::OIDC_ID_PREFIX as OIDC_KEY_PREFIX;
 
 /// The key that represents an OIDC account while it is logged in.
-fn person(settings: &OidcSettings, claims: &Value) -> Result<Key, String> {
+fn account(settings: &OidcSettings, claims: &Value) -> Result<Key, String> {
     let subject = claims["sub"].as_str().unwrap_or_default();
     let named =
         ["email", "preferred_username", "name", "sub"].iter().find_map(|claim| claims[*claim].as_str());
@@ -285,25 +255,25 @@ fn person(settings: &OidcSettings, claims: &Value) -> Result<Key, String> {
         Value::Array(list) => list.iter().filter_map(Value::as_str).collect(),
         _ => Vec::new(),
     };
-    let role =
-        values.iter().filter_map(|value| settings.roles.get(*value)).max_by_key(|role| strength(**role));
+    let role = values.iter().filter_map(|value| settings.roles.get(*value)).max_by_key(|role| rank(**role));
     let Some(role) = role.copied().or(settings.default_role) else {
         return Err(format!("{name} is known there, and has no role here; ask whoever runs this server"));
     };
     let digest = Sha256::digest(format!("{}\n{subject}", settings.issuer));
-    let id = digest.iter().take(16).fold(PERSON.to_owned(), |text, byte| text + &format!("{byte:02x}"));
+    let id =
+        digest.iter().take(16).fold(OIDC_KEY_PREFIX.to_owned(), |text, byte| text + &format!("{byte:02x}"));
     let key = serde_json::json!({"id": id, "name": name, "role": role, "created_ms": 0});
     serde_json::from_value(key).map_err(|error| error.to_string())
 }
 
 /// Encodes an OIDC account as session text.
-pub(crate) fn text_of(person: &Key) -> String {
-    let name = person.name.bytes().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
-    format!("{}/{}/{name}", person.id, person.role)
+pub(crate) fn encode_account(account: &Key) -> String {
+    let name = account.name.bytes().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
+    format!("{}/{}/{name}", account.id, account.role)
 }
 
 /// Decodes an OIDC account from session text.
-pub(crate) fn person_of(text: &str) -> Option<Key> {
+pub(crate) fn decode_account(text: &str) -> Option<Key> {
     let mut parts = text.split('/');
     let (id, role, name) = (parts.next()?, parts.next()?, parts.next()?);
     let bytes = (0..name.len()).step_by(2).map(|at| u8::from_str_radix(name.get(at..at + 2)?, 16).ok());
@@ -311,70 +281,58 @@ pub(crate) fn person_of(text: &str) -> Option<Key> {
     serde_json::from_value(serde_json::json!({"id": id, "name": name, "role": role, "created_ms": 0})).ok()
 }
 
-fn strength(role: Role) -> usize {
+fn rank(role: Role) -> usize {
     Role::ALL.iter().position(|other| *other == role).unwrap_or(0)
-}
-
-/// Settings for tests.
-#[cfg(test)]
-pub(crate) fn example_settings() -> OidcSettings {
-    OidcSettings {
-        name: "Example".into(),
-        issuer: "https://id.example".into(),
-        client_id: "caisson".into(),
-        client_secret: Some(ClientSecret("s".into())),
-        scopes: vec!["email".into()],
-        role_claim: "groups".into(),
-        roles: BTreeMap::from([("ops".into(), Role::Operator), ("devs".into(), Role::Submitter)]),
-        default_role: None,
-        limits: BTreeMap::new(),
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
-    use super::example_settings as settings;
     use super::*;
 
     #[test]
-    fn the_strongest_role_of_all_groups_holds() {
-        let role = |claims: Value| person(&settings(), &claims).map(|key| key.role);
+    fn strongest_role_of_all_groups_applies() {
+        let role = |claims: Value| account(&OidcSettings::example(), &claims).map(|key| key.role);
         assert_eq!(role(json!({"sub": "1", "groups": ["devs", "ops", "x"]})), Ok(Role::Operator));
         assert_eq!(role(json!({"sub": "1", "groups": "devs"})), Ok(Role::Submitter));
         let error = role(json!({"sub": "1", "email": "ada@example", "groups": ["x"]})).unwrap_err();
         assert!(error.contains("ada@example has no role") || error.contains("no role here"), "{error}");
-        let open = OidcSettings { default_role: Some(Role::Viewer), ..settings() };
-        assert_eq!(person(&open, &json!({"sub": "1"})).map(|key| key.role), Ok(Role::Viewer));
+        let open = OidcSettings { default_role: Some(Role::Viewer), ..OidcSettings::example() };
+        assert_eq!(account(&open, &json!({"sub": "1"})).map(|key| key.role), Ok(Role::Viewer));
     }
 
     #[test]
-    fn a_person_has_one_id_by_provider_and_subject() {
+    fn account_id_depends_on_issuer_and_subject() {
         let id = |sub: &str, email: &str| {
-            person(&settings(), &json!({"sub": sub, "email": email, "groups": "ops"})).unwrap().id
+            account(&OidcSettings::example(), &json!({"sub": sub, "email": email, "groups": "ops"}))
+                .unwrap()
+                .id
         };
         assert_eq!(id("1", "a@example"), id("1", "b@example"), "a new address is no new person");
         assert_ne!(id("1", "a@example"), id("2", "a@example"));
-        assert!(id("1", "a").as_str().starts_with(PERSON));
+        assert!(id("1", "a").as_str().starts_with(OIDC_KEY_PREFIX));
     }
 
     #[test]
-    fn a_session_says_who_it_is() {
-        let ada =
-            person(&settings(), &json!({"sub": "1", "email": "adä@example; x", "groups": "ops"})).unwrap();
-        let text = text_of(&ada);
+    fn account_round_trips_through_session_text() {
+        let ada = account(
+            &OidcSettings::example(),
+            &json!({"sub": "1", "email": "adä@example; x", "groups": "ops"}),
+        )
+        .unwrap();
+        let text = encode_account(&ada);
         assert!(text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-/".contains(&byte)), "{text}");
-        assert_eq!(person_of(&text), Some(ada));
-        assert_eq!(person_of("oidc-1/king/61"), None);
+        assert_eq!(decode_account(&text), Some(ada));
+        assert_eq!(decode_account("oidc-1/king/61"), None);
     }
 
     #[test]
-    fn what_the_browser_keeps_is_read_back_and_hides_the_secret() {
-        let pending = Pending::new();
-        assert_eq!(Pending::parse(&pending.text()), Some(pending.clone()));
-        assert_eq!(Pending::parse("x"), None);
+    fn pending_login_round_trips_and_debug_hides_the_client_secret() {
+        let pending = PendingLogin::new();
+        assert_eq!(PendingLogin::parse(&pending.text()), Some(pending.clone()));
+        assert_eq!(PendingLogin::parse("x"), None);
         assert_eq!(pending.challenge().len(), 43);
-        assert_eq!(format!("{:?}", settings().client_secret), "Some(***)");
+        assert_eq!(format!("{:?}", OidcSettings::example().client_secret), "Some(***)");
     }
 }

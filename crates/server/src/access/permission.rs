@@ -3,7 +3,7 @@
 
 use orchestrator::Role;
 
-use super::share::View;
+use super::view::View;
 
 /// The permission that a route requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,23 +34,23 @@ impl Permission {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Nothing => "nothing",
-            Self::Read => "look",
-            Self::ReadServer => "survey",
+            Self::Read => "read",
+            Self::ReadServer => "read_server",
             Self::Submit => "submit",
             Self::Change => "change",
-            Self::Admin => "govern",
+            Self::Admin => "admin",
         }
     }
 
     /// What the error message says that a rejected caller may not do.
-    pub(crate) fn words(self) -> &'static str {
+    pub(crate) fn description(self) -> &'static str {
         match self {
             Self::Nothing => "nothing",
-            Self::Read => "look at jobs",
-            Self::ReadServer => "look at the server as a whole",
-            Self::Submit => "hand in jobs",
-            Self::Change => "change a job or work in its sandbox",
-            Self::Admin => "look after keys",
+            Self::Read => "read jobs",
+            Self::ReadServer => "read data about the whole server",
+            Self::Submit => "submit jobs",
+            Self::Change => "change jobs or work in their sandboxes",
+            Self::Admin => "administer the server",
         }
     }
 

@@ -6,11 +6,12 @@ use axum::extract::{MatchedPath, Query, RawPathParams, Request};
 use axum::http::Uri;
 use orchestrator::JobId;
 
-use crate::extract::parse_job_id;
 use crate::problem::Problem;
 
 /// Routes below these prefixes concern one job or sandbox.
 const BELOW: [&str; 2] = ["/v1/jobs/{id}/", "/v1/sandboxes/{id}/"];
+
+const EXAMPLE_ID: &str = "01930d5e-7b1a-7c3e-9f00-3a5b1c2d4e6f";
 
 /// What a request is about. The access check stores it in the request for later layers.
 #[derive(Debug, Clone)]
@@ -52,10 +53,21 @@ impl Subject {
     }
 }
 
+/// Parses the id of a job or a sandbox.
+pub(crate) fn parse_job_id(text: &str) -> Result<JobId, Problem> {
+    text.parse().map_err(|_| {
+        let detail = format!(
+            "`{}` is not the id of a job or a sandbox; ids look like {EXAMPLE_ID}",
+            text.escape_debug()
+        );
+        Problem::bad_request("bad_job_id", detail)
+    })
+}
+
 async fn in_path(request: &mut Request) -> Result<JobId, Problem> {
     let parts = request.extract_parts::<RawPathParams>().await.map_err(|error| {
         let detail = format!("the path of the request cannot be read: {}", error.body_text());
-        Problem::bad_request("bad_path", detail)
+        Problem::bad_request("invalid_path", detail)
     })?;
     let id = parts.iter().find(|(name, _)| *name == "id").map_or("", |(_, value)| value);
     parse_job_id(id)
@@ -80,13 +92,13 @@ mod tests {
 
     use super::*;
 
-    const JOB: &str = "01930d5e-7b1a-7c3e-9f00-3a5b1c2d4e6f";
+    const JOB: &str = EXAMPLE_ID;
     const OTHER: &str = "01930d5e-7b1a-7c3e-9f00-3a5b1c2d4e70";
 
     async fn subject(route: &str, uri: &str) -> Subject {
         let found = Arc::new(Mutex::new(None));
         let kept = Arc::clone(&found);
-        let look = from_fn(move |mut request: Request, next: Next| {
+        let layer = from_fn(move |mut request: Request, next: Next| {
             let kept = Arc::clone(&kept);
             async move {
                 let subject = Subject::of(&mut request).await;
@@ -94,13 +106,22 @@ mod tests {
                 next.run(request).await
             }
         });
-        let router = Router::new().route(route, get(|| async {})).layer(look);
+        let router = Router::new().route(route, get(|| async {})).layer(layer);
         router.oneshot(Request::get(uri).body(Body::empty()).unwrap()).await.unwrap();
         found.lock().unwrap().take().unwrap()
     }
 
+    #[test]
+    fn invalid_id_error_contains_an_example() {
+        for text in ["", "1", "../x", "not-a-uuid", "01930d5e-7b1a-7c3e-9f00"] {
+            let problem = parse_job_id(text).unwrap_err();
+            assert_eq!((problem.status().as_u16(), problem.code()), (400, "bad_job_id"), "{text}");
+        }
+        assert!(parse_job_id(EXAMPLE_ID).is_ok());
+    }
+
     #[tokio::test]
-    async fn a_job_is_named_once_however_it_is_written() {
+    async fn percent_encoded_job_ids_are_recognised() {
         let job: JobId = JOB.parse().unwrap();
         let encoded: String = JOB.bytes().map(|byte| format!("%{byte:02X}")).collect();
         for id in [JOB.to_owned(), format!("%30{}", &JOB[1..]), encoded] {
@@ -116,7 +137,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn every_job_of_a_query_counts_and_a_path_without_one_is_refused() {
+    async fn all_jobs_of_a_query_count_and_invalid_path_id_is_rejected() {
         let both = subject("/status", &format!("/status?job_id={JOB}&task_id={OTHER}")).await;
         assert_eq!(both.jobs().unwrap(), [JOB.parse().unwrap(), OTHER.parse().unwrap()]);
         assert_eq!(both.job(), None);
@@ -124,11 +145,11 @@ mod tests {
         let none = subject("/v1/jobs/{id}", "/v1/jobs/nonsense").await;
         assert_eq!(none.jobs().unwrap_err().code(), "bad_job_id");
         let unreadable = subject("/v1/jobs/{id}", "/v1/jobs/%ff").await;
-        assert_eq!(unreadable.jobs().unwrap_err().code(), "bad_path");
+        assert_eq!(unreadable.jobs().unwrap_err().code(), "invalid_path");
     }
 
     #[tokio::test]
-    async fn what_is_below_a_job_is_known_by_its_route() {
+    async fn routes_below_a_job_are_recognised() {
         for (route, uri, below) in [
             ("/v1/jobs/{id}/files/{*path}", format!("/v1/jobs/{JOB}/files/a/b"), true),
             ("/v1/sandboxes/{id}/exec", format!("/v1/sandboxes/{JOB}/exec"), true),

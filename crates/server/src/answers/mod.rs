@@ -6,17 +6,15 @@ mod artifact;
 mod list;
 
 use std::collections::BTreeMap;
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use orchestrator::{Accepted, AgentView, JobId, JobState, JobView, StepView, Wish};
+use orchestrator::{Accepted, AgentView, ControlRequest, JobId, JobState, JobView, StepView};
 use serde::Serialize;
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 use utoipa::ToSchema;
 
 use self::artifact::artifact_path;
 pub(crate) use self::artifact::{ArtifactAnswer, ArtifactListAnswer};
 pub(crate) use self::list::{JobListAnswer, JobSummary};
+use crate::clock::timestamp;
 use crate::extract::BaseUrl;
 
 /// Where a job stands, in five words.
@@ -31,7 +29,7 @@ pub(crate) enum Status {
     Complete,
     /// Ended without success; `code` and `reason` say why.
     Failed,
-    /// Ended by wish.
+    /// Ended by control_request.
     Cancelled,
 }
 
@@ -166,7 +164,7 @@ pub(crate) struct JobAnswer {
     /// How many sandboxes it has lost.
     losses: u32,
     /// Whether somebody wants it to end.
-    is_cancel_wished: bool,
+    is_cancel_requested: bool,
 }
 
 impl JobAnswer {
@@ -178,7 +176,7 @@ impl JobAnswer {
             priority: view.priority,
             labels: std::mem::take(&mut view.labels),
             losses: view.losses,
-            is_cancel_wished: view.wish == Some(Wish::Cancel),
+            is_cancel_requested: view.control_request == Some(ControlRequest::Cancel),
             status: StatusAnswer::new(view, base, now_ms),
         }
     }
@@ -187,8 +185,8 @@ impl JobAnswer {
 /// The state with its reason: `paused: no_model`, `running: cancelling`, `running: backend_unavailable`.
 pub(crate) fn detail_of(view: &JobView) -> String {
     let state = state_name(view.state);
-    match (&view.code, view.wish) {
-        (_, Some(Wish::Cancel)) if !view.state.is_over() => format!("{state}: cancelling"),
+    match (&view.code, view.control_request) {
+        (_, Some(ControlRequest::Cancel)) if !view.state.is_over() => format!("{state}: cancelling"),
         (Some(code), _) if matches!(view.state, JobState::Paused | JobState::Running) => {
             format!("{state}: {code}")
         }
@@ -240,20 +238,6 @@ impl Times {
             duration_ms: duration_ms.map(|duration| u64::try_from(duration).unwrap_or(0)),
         }
     }
-}
-
-pub(crate) fn timestamp(unix_ms: i64) -> String {
-    OffsetDateTime::from_unix_timestamp_nanos(i128::from(unix_ms) * 1_000_000)
-        .ok()
-        .and_then(|time| time.format(&Rfc3339).ok())
-        .unwrap_or_else(|| "1970-01-01T00:00:00Z".to_owned())
-}
-
-/// The current time in milliseconds since 1970.
-pub(crate) fn now_ms() -> i64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |past| i64::try_from(past.as_millis()).unwrap_or(i64::MAX))
 }
 
 #[cfg(test)]
@@ -339,10 +323,10 @@ mod tests {
     }
 
     #[test]
-    fn a_running_job_counts_its_time_and_tells_of_a_wish() {
+    fn running_job_reports_duration_and_cancel_request() {
         let running = JobView {
             started_ms: Some(1_700_000_001_000),
-            wish: Some(Wish::Cancel),
+            control_request: Some(ControlRequest::Cancel),
             ..view(JobState::Running)
         };
         let answer = status(running);

@@ -7,39 +7,44 @@ use axum::http::{HeaderMap, HeaderValue};
 use super::target::{Service, Target};
 
 /// A cookie that exists only in frames. Requests from inside a frame do not otherwise say that they come from one.
-const MARK: &str = "caisson-framed=1";
-const MARK_EVERYWHERE: &str = "caisson-framed=1; Path=/";
+const FRAME_COOKIE: &str = "caisson-framed=1";
+const FRAME_COOKIE_HEADER: &str = "caisson-framed=1; Path=/";
 const FRAME_OPTIONS: HeaderName = HeaderName::from_static("x-frame-options");
 
 /// Whether the request loads a cross-site frame, or comes from inside one.
-fn is_framed(asked: &HeaderMap) -> bool {
-    begins_frame(asked) || is_marked(asked)
+fn is_framed(request_headers: &HeaderMap) -> bool {
+    begins_frame(request_headers) || has_frame_cookie(request_headers)
 }
 
-fn begins_frame(asked: &HeaderMap) -> bool {
-    let says = |name: &str, value: &[u8]| asked.get(name).is_some_and(|header| header.as_bytes() == value);
-    says("sec-fetch-dest", b"iframe") && !says("sec-fetch-site", b"same-origin")
+fn begins_frame(request_headers: &HeaderMap) -> bool {
+    let has =
+        |name: &str, value: &[u8]| request_headers.get(name).is_some_and(|header| header.as_bytes() == value);
+    has("sec-fetch-dest", b"iframe") && !has("sec-fetch-site", b"same-origin")
 }
 
-fn is_marked(asked: &HeaderMap) -> bool {
-    let cookies = asked.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
-    cookies.flat_map(|line| line.split(';')).any(|cookie| cookie.trim() == MARK)
+fn has_frame_cookie(request_headers: &HeaderMap) -> bool {
+    let cookies = request_headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
+    cookies.flat_map(|line| line.split(';')).any(|cookie| cookie.trim() == FRAME_COOKIE)
 }
 
 /// Adapts a response to the frame that requested it.
 ///
 /// `page` is the URL of the server's own page. If it is unknown, the response is not changed. Except on loopback,
 /// browsers accept the resulting cookies only with HTTPS.
-pub(super) fn fit(answer: &mut HeaderMap, asked: &HeaderMap, (target, page): (&Target, Option<&str>)) {
+pub(super) fn adapt_response(
+    answer: &mut HeaderMap,
+    request_headers: &HeaderMap,
+    (target, page): (&Target, Option<&str>),
+) {
     let Some(page) = page else { return };
     if target.service == Service::Notebook {
-        let_own_page_frame(answer, page);
+        allow_own_page_to_frame(answer, page);
     }
-    let is_loopback = page.split("://").nth(1).is_some_and(|place| place.starts_with("localhost"));
-    if is_framed(asked) && (is_loopback || page.starts_with("https://")) {
-        let mark = begins_frame(asked).then(|| HeaderValue::from_static(MARK_EVERYWHERE));
+    let is_loopback = page.split("://").nth(1).is_some_and(|authority| authority.starts_with("localhost"));
+    if is_framed(request_headers) && (is_loopback || page.starts_with("https://")) {
+        let mark = begins_frame(request_headers).then(|| HeaderValue::from_static(FRAME_COOKIE_HEADER));
         let cookies: Vec<HeaderValue> =
-            answer.get_all(header::SET_COOKIE).iter().chain(&mark).filter_map(kept_in_frames).collect();
+            answer.get_all(header::SET_COOKIE).iter().chain(&mark).filter_map(partitioned).collect();
         answer.remove(header::SET_COOKIE);
         for cookie in cookies {
             answer.append(header::SET_COOKIE, cookie);
@@ -49,7 +54,7 @@ pub(super) fn fit(answer: &mut HeaderMap, asked: &HeaderMap, (target, page): (&T
 
 /// A notebook executes code, so only the server's own page may frame it. Any other page could mislead a user into
 /// clicking in it.
-fn let_own_page_frame(answer: &mut HeaderMap, page: &str) {
+fn allow_own_page_to_frame(answer: &mut HeaderMap, page: &str) {
     let policies: Vec<HeaderValue> = answer
         .get_all(header::CONTENT_SECURITY_POLICY)
         .iter()
@@ -65,17 +70,17 @@ fn let_own_page_frame(answer: &mut HeaderMap, page: &str) {
         .collect();
     answer.remove(header::CONTENT_SECURITY_POLICY);
     answer.remove(FRAME_OPTIONS);
-    let place = page.split("://").nth(1).unwrap_or(page);
+    let authority = page.split("://").nth(1).unwrap_or(page);
     let by_number =
-        place.strip_prefix("localhost").map(|port| format!(" 127.0.0.1{port}")).unwrap_or_default();
-    let own = HeaderValue::from_str(&format!("frame-ancestors 'self' {place}{by_number}")).ok();
+        authority.strip_prefix("localhost").map(|port| format!(" 127.0.0.1{port}")).unwrap_or_default();
+    let own = HeaderValue::from_str(&format!("frame-ancestors 'self' {authority}{by_number}")).ok();
     for policy in policies.into_iter().chain(own) {
         answer.append(header::CONTENT_SECURITY_POLICY, policy);
     }
 }
 
 /// The cookie with the attributes that let a browser keep it in a frame, partitioned by the framing site.
-fn kept_in_frames(cookie: &HeaderValue) -> Option<HeaderValue> {
+fn partitioned(cookie: &HeaderValue) -> Option<HeaderValue> {
     const REPLACED: [&str; 3] = ["samesite", "secure", "partitioned"];
     let is_replaced = |part: &&str| {
         let name = part.split('=').next().unwrap_or_default().trim().to_ascii_lowercase();
@@ -103,7 +108,7 @@ mod tests {
             .collect()
     }
 
-    fn asked(service: &str, destination: &str) -> HeaderMap {
+    fn request_headers(service: &str, destination: &str) -> HeaderMap {
         let host = format!("{LABEL}-{service}.localhost:8000");
         headers(&[("host", &host), ("sec-fetch-dest", destination), ("sec-fetch-site", "cross-site")])
     }
@@ -115,12 +120,16 @@ mod tests {
             ("set-cookie", "_xsrf=1; Path=/; SameSite=Lax"),
         ]);
         let target = Target::parse(&format!("{LABEL}-{service}")).unwrap();
-        fit(&mut answer, &asked(service, destination), (&target, Some("http://localhost:8000")));
+        adapt_response(
+            &mut answer,
+            &request_headers(service, destination),
+            (&target, Some("http://localhost:8000")),
+        );
         answer
     }
 
     #[test]
-    fn a_notebook_is_framed_by_the_servers_page_alone() {
+    fn only_own_page_may_frame_a_notebook() {
         let answer = fitted("jupyter", "iframe");
         let policies: Vec<_> = answer.get_all("content-security-policy").iter().collect();
         assert_eq!(policies, [" report-uri /x", "frame-ancestors 'self' localhost:8000 127.0.0.1:8000"]);
@@ -130,14 +139,14 @@ mod tests {
     }
 
     #[test]
-    fn cookies_are_changed_in_frames_alone() {
+    fn cookies_are_rewritten_only_in_frames() {
         let cookie = "_xsrf=1; Path=/; SameSite=None; Secure; Partitioned";
         let mark = "caisson-framed=1; Path=/; SameSite=None; Secure; Partitioned";
         for service in ["jupyter", "3000"] {
             let answer = fitted(service, "iframe");
             assert_eq!(answer.get_all("set-cookie").iter().collect::<Vec<_>>(), [cookie, mark]);
         }
-        let mut inside = asked("3000", "empty");
+        let mut inside = request_headers("3000", "empty");
         inside.insert("sec-fetch-site", HeaderValue::from_static("same-origin"));
         assert!(!is_framed(&inside));
         inside.insert("cookie", HeaderValue::from_static("a=b; caisson-framed=1"));
@@ -146,11 +155,15 @@ mod tests {
         let target = Target::parse(&format!("{LABEL}-3000")).unwrap();
         for page in [None, Some("http://caisson.example")] {
             let mut answer = headers(&[("set-cookie", "_xsrf=1")]);
-            fit(&mut answer, &asked("3000", "iframe"), (&target, page));
+            adapt_response(&mut answer, &request_headers("3000", "iframe"), (&target, page));
             assert_eq!(answer["set-cookie"], "_xsrf=1", "a browser would not take what we would make of it");
         }
         let mut answer = headers(&[("set-cookie", "_xsrf=1")]);
-        fit(&mut answer, &asked("3000", "iframe"), (&target, Some("https://caisson.example")));
+        adapt_response(
+            &mut answer,
+            &request_headers("3000", "iframe"),
+            (&target, Some("https://caisson.example")),
+        );
         assert_eq!(answer["set-cookie"], "_xsrf=1; SameSite=None; Secure; Partitioned");
     }
 }

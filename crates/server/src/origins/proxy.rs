@@ -10,13 +10,13 @@ use hyper_util::rt::TokioIo;
 use orchestrator::{Gate, PortStream};
 
 use super::cookies;
-use super::names::scheme;
-use super::pages::{self, Page};
+use super::error_pages::{self, Page};
+use super::job_domains::scheme;
 use super::target::Target;
-use crate::access::{Closing, Lease, Transport};
-use crate::admission::SlotUse;
+use crate::access::{AccessGrant, CloseSignal, takeover_gate};
 use crate::extract::Shutdown;
-use crate::hold;
+use crate::guard::Transport;
+use crate::serve::SlotUse;
 
 /// Hop-by-hop headers.
 const HOP_BY_HOP: [HeaderName; 6] = [
@@ -29,7 +29,7 @@ const HOP_BY_HOP: [HeaderName; 6] = [
 ];
 /// Response headers that a job must not set, because they affect more than its origin: HSTS, alternative services,
 /// clearing and reporting.
-const NOT_FOR_JOBS_TO_SAY: [HeaderName; 6] = [
+const STRIPPED_RESPONSE_HEADERS: [HeaderName; 6] = [
     header::STRICT_TRANSPORT_SECURITY,
     header::ALT_SVC,
     HeaderName::from_static("clear-site-data"),
@@ -38,7 +38,7 @@ const NOT_FOR_JOBS_TO_SAY: [HeaderName; 6] = [
     HeaderName::from_static("reporting-endpoints"),
 ];
 /// Request headers that a job must not receive, because they reveal the client's address. The proxy sets its own.
-const NOT_FOR_JOBS_TO_HEAR: [HeaderName; 4] = [
+const STRIPPED_REQUEST_HEADERS: [HeaderName; 4] = [
     header::FORWARDED,
     HeaderName::from_static("x-real-ip"),
     HeaderName::from_static("x-forwarded-port"),
@@ -55,15 +55,15 @@ pub(crate) async fn forward(
     mut request: Request,
 ) -> Response {
     let shutdown = request.extensions().get::<Shutdown>().cloned().unwrap_or_default().0;
-    let lease = request.extensions().get::<Lease>().cloned();
+    let grant = request.extensions().get::<AccessGrant>().cloned();
     let used = request.extensions().get::<SlotUse>().cloned();
     let gate = request.extensions().get::<Gate>().cloned();
-    let asked = request.headers().clone();
-    let upgrade = wants_upgrade(&asked).then(|| hyper::upgrade::on(&mut request));
+    let request_headers = request.headers().clone();
+    let upgrade = wants_upgrade(&request_headers).then(|| hyper::upgrade::on(&mut request));
     prepare(&mut request, transport, upgrade.is_some());
     let connected = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
     let Ok((mut sender, connection)) = connected else {
-        return pages::answer(&asked, &Page::Broken(target));
+        return error_pages::answer(&request_headers, &Page::Broken(target));
     };
     tokio::spawn(async move {
         // The request below returns the error.
@@ -71,21 +71,21 @@ pub(crate) async fn forward(
     });
     let mut response = match sender.send_request(request).await {
         Ok(response) => response,
-        Err(_) => return pages::answer(&asked, &Page::Broken(target)),
+        Err(_) => return error_pages::answer(&request_headers, &Page::Broken(target)),
     };
     if response.status() == StatusCode::SWITCHING_PROTOCOLS
         && let Some(upgrade) = upgrade
     {
         let answered = hyper::upgrade::on(&mut response);
-        tokio::spawn(tunnel(upgrade, answered, Closing::new(lease.clone(), &shutdown), (used, gate)));
+        tokio::spawn(tunnel(upgrade, answered, CloseSignal::new(grant.clone(), &shutdown), (used, gate)));
     }
     let is_upgrade = response.status() == StatusCode::SWITCHING_PROTOCOLS;
-    clean_answer(response.headers_mut(), is_upgrade);
+    clean_response(response.headers_mut(), is_upgrade);
     if is_upgrade || response.headers().contains_key(header::CONTENT_LENGTH) {
         return response.map(Body::new);
     }
     // The body may be endless.
-    let closing = Closing::new(lease, &shutdown);
+    let closing = CloseSignal::new(grant, &shutdown);
     response.map(|body| {
         let ended = async move { closing.token().cancelled().await };
         Body::from_stream(Body::new(body).into_data_stream().take_until(Box::pin(ended)))
@@ -102,7 +102,7 @@ fn wants_upgrade(headers: &HeaderMap) -> bool {
 }
 
 fn prepare(request: &mut Request, transport: Transport, is_upgrade: bool) {
-    let uri = hold::without_real_token(request.uri());
+    let uri = takeover_gate::without_takeover_token(request.uri());
     let path = uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
     *request.uri_mut() = Uri::try_from(path).unwrap_or_default();
     let headers = request.headers_mut();
@@ -112,8 +112,8 @@ fn prepare(request: &mut Request, transport: Transport, is_upgrade: bool) {
     headers.insert("x-forwarded-proto", HeaderValue::from_static(scheme(transport)));
     headers.insert("x-forwarded-for", HeaderValue::from_static("127.0.0.1"));
     clean(headers, is_upgrade);
-    headers.remove(hold::HEADER);
-    for name in NOT_FOR_JOBS_TO_HEAR {
+    headers.remove(takeover_gate::HEADER);
+    for name in STRIPPED_REQUEST_HEADERS {
         headers.remove(name);
     }
     // A key of this server must not reach a job, whatever it was sent for.
@@ -138,9 +138,9 @@ fn clean(headers: &mut HeaderMap, is_upgrade: bool) {
     }
 }
 
-fn clean_answer(headers: &mut HeaderMap, is_upgrade: bool) {
+fn clean_response(headers: &mut HeaderMap, is_upgrade: bool) {
     clean(headers, is_upgrade);
-    for name in NOT_FOR_JOBS_TO_SAY {
+    for name in STRIPPED_RESPONSE_HEADERS {
         headers.remove(name);
     }
     let cookies: Vec<HeaderValue> =
@@ -167,7 +167,7 @@ fn own_origin_only(cookie: &HeaderValue) -> Option<HeaderValue> {
 async fn tunnel(
     asked: hyper::upgrade::OnUpgrade,
     answered: hyper::upgrade::OnUpgrade,
-    closing: Closing,
+    closing: CloseSignal,
     (used, gate): (Option<SlotUse>, Option<Gate>),
 ) {
     // Once somebody takes the notebook over, other tunnels to it end.
@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cookies_of_the_server_reach_no_job_and_jobs_set_none() {
+    fn server_cookies_are_filtered_in_both_directions() {
         let mut headers = HeaderMap::new();
         headers.append(header::COOKIE, HeaderValue::from_static("a=1; caisson_session=x; b=2"));
         headers.append(header::COOKIE, HeaderValue::from_static("__Host-caisson=y; Caisson-x=1"));
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_concerns_one_connection_is_not_passed_on() {
+    fn hop_by_hop_and_address_headers_are_not_forwarded() {
         let mut request = Request::builder()
             .uri("http://x.localhost/a?b=c")
             .header("host", "x.localhost:8000")
@@ -230,7 +230,7 @@ mod tests {
             .body(Body::empty())
             .unwrap();
         assert!(!wants_upgrade(request.headers()));
-        prepare(&mut request, Transport::Secret, false);
+        prepare(&mut request, Transport::Encrypted, false);
         assert_eq!(request.uri(), "/a?b=c");
         assert!(!request.headers().contains_key("connection") && !request.headers().contains_key("te"));
         assert_eq!(request.headers()["x-forwarded-host"], "x.localhost:8000");
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_says_nothing_about_the_whole_site() {
+    fn site_wide_response_headers_are_stripped() {
         let mut headers = HeaderMap::new();
         for name in [
             "Strict-Transport-Security",
@@ -256,12 +256,12 @@ mod tests {
             headers.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), HeaderValue::from_static("y"));
         }
         headers.append("x-own", HeaderValue::from_static("z"));
-        clean_answer(&mut headers, false);
+        clean_response(&mut headers, false);
         assert_eq!(headers.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["x-own"]);
     }
 
     #[test]
-    fn who_has_taken_a_job_over_shows_that_to_no_job() {
+    fn takeover_token_is_not_forwarded_to_jobs() {
         let prepared = |uri: &str| {
             let request = Request::builder().uri(uri).header("x-caisson-takeover", "takeover-1f");
             let mut request = request.header("host", "x.localhost").body(Body::empty()).unwrap();

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_are_read_and_written_alike() {
+    fn target_labels_round_trip() {
         let job = "01930d5e-7b1a-7c3e-9f00-3a5b1c2d4e6f";
         for service in ["jupyter", "1", "5173", "65535"] {
             let label = format!("{job}-{service}");

@@ -1,5 +1,6 @@
 //! The application: all routes (`table.rs`) and the layers that every request and response passes.
 
+mod document;
 mod routes;
 mod table;
 
@@ -15,18 +16,18 @@ use orchestrator::Orchestrator;
 use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::access::Access;
-use crate::admission::keep_reserve;
-use crate::body::BodyLimits;
-use crate::extract::AppState;
+use crate::extract::{AppState, BodyLimits};
 use crate::guard::{Guard, guard};
-use crate::host::HostReports;
-use crate::openapi::openapi;
+use crate::host_reports::HostReports;
 use crate::origins;
 use crate::problem::Problem;
 use crate::routes::metrics;
+use crate::serve::keep_reserve;
 use crate::settings::ServerSettings;
 
-pub(crate) use table::all;
+use self::table::all;
+
+pub use self::document::openapi;
 
 /// Builds the application.
 pub fn router(orchestrator: Orchestrator, host: HostReports, settings: &ServerSettings) -> axum::Router {
@@ -43,7 +44,7 @@ pub fn router(orchestrator: Orchestrator, host: HostReports, settings: &ServerSe
         document: Bytes::from(serde_json::to_vec(&openapi()).unwrap_or_default()),
     };
     let router = all().into_router(&access).with_state(state);
-    enclose(router, settings)
+    add_layers(router, settings)
         .layer(middleware::from_fn_with_state(counted, metrics::count))
         // Requests to the origins of jobs never reach the API.
         .layer(middleware::from_fn_with_state(jobs, origins::route))
@@ -51,7 +52,7 @@ pub fn router(orchestrator: Orchestrator, host: HostReports, settings: &ServerSe
 }
 
 /// Wraps routes in the layers that every request passes: the guard outermost, then the panic handler.
-fn enclose(router: axum::Router, settings: &ServerSettings) -> axum::Router {
+fn add_layers(router: axum::Router, settings: &ServerSettings) -> axum::Router {
     router
         .fallback(no_such_route)
         .method_not_allowed_fallback(wrong_method)
@@ -91,7 +92,7 @@ mod tests {
     use tower::ServiceExt;
 
     use super::*;
-    use crate::body::JobBody;
+    use crate::extract::JobBody;
 
     /// The same layers around routes that need no orchestrator.
     fn app() -> Router {
@@ -108,7 +109,7 @@ mod tests {
                 }),
             )
             .with_state(BodyLimits::new(&settings));
-        enclose(routes, &settings)
+        add_layers(routes, &settings)
     }
 
     async fn ask(method: Method, path: &str, pairs: &[(&str, &str)], body: &str) -> (Response<()>, Value) {
@@ -125,7 +126,7 @@ mod tests {
     const HOST: (&str, &str) = ("host", "localhost:8000");
 
     #[tokio::test]
-    async fn what_is_not_there_is_a_problem() {
+    async fn unknown_route_returns_a_problem() {
         let (response, problem) = ask(Method::GET, "/nowhere", &[HOST], "").await;
         assert_eq!(response.status().as_u16(), 404);
         assert_eq!(response.headers()[header::CONTENT_TYPE], "application/problem+json");
@@ -133,7 +134,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_wrong_method_is_a_problem_that_names_the_right_ones() {
+    async fn wrong_method_returns_a_problem_with_allow_header() {
         let (response, problem) = ask(Method::DELETE, "/hello", &[HOST], "").await;
         assert_eq!(response.status().as_u16(), 405);
         assert_eq!(response.headers()[header::ALLOW], "GET,HEAD");
@@ -141,14 +142,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_panic_is_a_problem_that_tells_nothing() {
+    async fn panic_returns_a_problem_without_details() {
         let (response, problem) = ask(Method::GET, "/broken", &[HOST], "").await;
         assert_eq!((response.status().as_u16(), &problem["code"]), (500, &"internal_error".into()));
         assert!(!problem.to_string().contains("oh\""));
     }
 
     #[tokio::test]
-    async fn foreign_hosts_and_origins_reach_nothing() {
+    async fn foreign_hosts_and_origins_are_rejected() {
         let (response, problem) = ask(Method::GET, "/hello", &[("host", "evil.example")], "").await;
         assert_eq!((response.status().as_u16(), &problem["code"]), (421, &"host_not_allowed".into()));
         let origin = [HOST, ("origin", "http://evil.example"), ("content-type", "text/plain")];
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn every_answer_carries_the_safety_headers() {
+    async fn every_response_has_security_headers() {
         for (method, path, host) in [
             (Method::GET, "/hello", "localhost"),
             (Method::GET, "/no", "localhost"),

@@ -10,9 +10,8 @@ use utoipa::openapi::path::PathItem;
 use utoipa::openapi::{RefOr, Schema};
 use utoipa_axum::router::UtoipaMethodRouter;
 
-use crate::access::{Access, RouteAccess, check};
+use crate::access::{Access, RouteAccess, check, takeover_gate};
 use crate::extract::AppState;
-use crate::hold;
 
 pub(crate) struct Routes {
     pub(crate) routes: Vec<Route>,
@@ -81,7 +80,7 @@ impl Routes {
             let caller = (Arc::clone(access), route.access);
             let handlers = route
                 .handlers
-                .route_layer(from_fn_with_state(takeover, hold::guard))
+                .route_layer(from_fn_with_state(takeover, takeover_gate::guard))
                 .route_layer(from_fn_with_state(caller, check));
             router.route(&route.path, handlers)
         })

@@ -113,7 +113,7 @@ mod tests {
     use crate::access::RouteAccess;
 
     /// Methods and paths of the routes for which `has_it` returns true.
-    fn those(has_it: impl Fn(&RouteAccess) -> bool) -> BTreeSet<String> {
+    fn routes_with(has_it: impl Fn(&RouteAccess) -> bool) -> BTreeSet<String> {
         let routes = all().routes.into_iter().filter(|route| has_it(&route.access));
         let methods = routes.flat_map(|route| {
             let described = route.description.unwrap_or_default();
@@ -133,7 +133,7 @@ mod tests {
     }
 
     /// Each route twice: below jobs and below sandboxes.
-    fn both(below: &[&str]) -> BTreeSet<String> {
+    fn below_both(below: &[&str]) -> BTreeSet<String> {
         let split = below.iter().map(|line| line.split_once(' ').unwrap());
         split
             .flat_map(|(method, path)| {
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_opens_the_routes_of_its_view_alone() {
+    fn link_opens_only_the_routes_of_its_view() {
         let views: [(View, &[&str]); 4] = [
             (
                 View::Desktop,
@@ -154,18 +154,18 @@ mod tests {
             (View::Events, &["GET /events"]),
         ];
         for (view, routes) in views {
-            assert_eq!(those(|access| access.shared_as == Some(view)), both(routes), "{view}");
+            assert_eq!(routes_with(|access| access.shared_as == Some(view)), below_both(routes), "{view}");
         }
-        let output = those(|access| access.shared_as == Some(View::Output));
+        let output = routes_with(|access| access.shared_as == Some(View::Output));
         assert_eq!(output, BTreeSet::from(["GET /jobs/{id}/output.zip".to_owned()]));
         // Notebooks and ports are served on separate origins.
         let elsewhere = |view| matches!(view, View::Notebook | View::Port(_));
-        assert!(those(|access| access.shared_as.is_some_and(elsewhere)).is_empty());
+        assert!(routes_with(|access| access.shared_as.is_some_and(elsewhere)).is_empty());
     }
 
     #[test]
-    fn the_access_log_has_who_reads_what_a_job_has_made_or_done() {
-        let mut expected = both(&[
+    fn reads_of_job_content_are_logged() {
+        let mut expected = below_both(&[
             "GET /files/{*path}",
             "GET /events",
             "GET /screenshot",
@@ -182,12 +182,12 @@ mod tests {
             ]
             .map(str::to_owned),
         );
-        assert_eq!(those(|access| access.logged), expected);
+        assert_eq!(routes_with(|access| access.logged), expected);
     }
 
     #[test]
-    fn a_takeover_locks_what_changes_a_sandbox() {
-        let expected = both(&[
+    fn takeover_locks_routes_that_change_a_sandbox() {
+        let expected = below_both(&[
             "POST /exec",
             "POST /code",
             "POST /kernels/{name}/interrupt",
@@ -197,6 +197,6 @@ mod tests {
             "POST /files/{*path}",
             "DELETE /files/{*path}",
         ]);
-        assert_eq!(those(|access| access.locked_by_takeover), expected);
+        assert_eq!(routes_with(|access| access.locked_by_takeover), expected);
     }
 }

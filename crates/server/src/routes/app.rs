@@ -17,8 +17,8 @@ const POLICY: HeaderValue = HeaderValue::from_static(
 /// A page that opens this one, or that it opens, cannot access its window.
 const OPENER_POLICY: HeaderName = HeaderName::from_static("cross-origin-opener-policy");
 /// The names of bundled files contain a hash of their content.
-const FOR_EVER: HeaderValue = HeaderValue::from_static("public, max-age=31536000, immutable");
-const ASK_AGAIN: HeaderValue = HeaderValue::from_static("no-cache");
+const IMMUTABLE: HeaderValue = HeaderValue::from_static("public, max-age=31536000, immutable");
+const REVALIDATE: HeaderValue = HeaderValue::from_static("no-cache");
 
 pub(crate) struct File {
     name: &'static str,
@@ -63,7 +63,7 @@ fn show(name: &str, headers: &HeaderMap) -> Response {
     answer.insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type(file.name)));
     answer.insert(header::CONTENT_SECURITY_POLICY, POLICY);
     answer.insert(OPENER_POLICY, HeaderValue::from_static("same-origin"));
-    answer.insert(header::CACHE_CONTROL, if name == "index.html" { ASK_AGAIN } else { FOR_EVER });
+    answer.insert(header::CACHE_CONTROL, if name == "index.html" { REVALIDATE } else { IMMUTABLE });
     answer.insert(header::VARY, HeaderValue::from_static("accept-encoding"));
     if !takes_gzip(headers) {
         return (answer, file.content).into_response();
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_is_there_and_loads_only_files_of_its_own() {
+    fn page_loads_only_bundled_files() {
         let index = FILES.iter().find(|file| file.name == "index.html").unwrap();
         let text = std::str::from_utf8(index.content).unwrap();
         assert!(!text.contains("style=") && !text.contains("://"), "{text}");
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_first_view_loads_is_small() {
+    fn first_page_load_is_small() {
         let index = FILES.iter().find(|file| file.name == "index.html").unwrap();
         let text = std::str::from_utf8(index.content).unwrap();
         let named = FILES.iter().filter(|file| text.contains(file.name));
@@ -117,13 +117,13 @@ mod tests {
     }
 
     #[test]
-    fn no_other_page_reaches_the_window_of_this_one() {
+    fn page_is_isolated_from_its_opener() {
         let answer = show("index.html", &HeaderMap::new());
         assert_eq!(answer.headers()[OPENER_POLICY], "same-origin");
     }
 
     #[test]
-    fn compression_is_used_where_it_is_taken() {
+    fn gzip_is_used_if_accepted() {
         let with = |value: &'static str| {
             let mut headers = HeaderMap::new();
             headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static(value));

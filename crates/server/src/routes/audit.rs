@@ -6,10 +6,10 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use orchestrator::{JobAudit, JobId, SignedHead};
 
-use crate::download::{Description, send_file};
 use crate::extract::{AppState, JobPath};
 use crate::openapi::JobProblems;
 use crate::problem::Problem;
+use crate::streams::{Description, send_file};
 
 /// Check the log of a job
 ///
@@ -58,6 +58,10 @@ pub(crate) async fn files(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let path = state.orchestrator.file_list(id).await?;
-    send_file(&path, Description { media_type: "application/x-ndjson", save_as: None, tag: None }, &headers)
-        .await
+    send_file(
+        &path,
+        Description { media_type: "application/x-ndjson", attachment_name: None, tag: None },
+        &headers,
+    )
+    .await
 }

@@ -8,14 +8,14 @@ use orchestrator::{Accepted, JobId, JobKind, JobView, NewJob, OrchestratorError,
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use crate::access::Caller;
-use crate::answers::{AcceptedAnswer, StatusAnswer, now_ms};
-use crate::body::JobBody;
-use crate::download::{Description, send_file};
-use crate::extract::{AppState, BaseUrl, JobPath, Parameters, check_owner, parse_job_id};
+use crate::access::{Caller, parse_job_id};
+use crate::answers::{AcceptedAnswer, StatusAnswer};
+use crate::clock::now_ms;
+use crate::extract::{AppState, BaseUrl, JobBody, JobPath, Parameters, check_owner};
 use crate::openapi::{JobProblems, QueryProblems, SubmitProblems};
 use crate::problem::Problem;
-use crate::uploads::{self, JobForm};
+use crate::routes::uploads::{self, JobForm};
+use crate::streams::{Description, send_file};
 
 /// Hand in a job
 ///
@@ -73,7 +73,7 @@ pub(crate) async fn accept(state: &AppState, request: Request) -> Result<Respons
     let idempotency_key = idempotency_key(request.headers())?;
     let submitter = request.extensions().get::<Caller>().and_then(Caller::submitter);
     let taken = if uploads::is_multipart(request.headers()) {
-        uploads::take_in(state, request, idempotency_key, submitter).await?
+        uploads::submit_form(state, request, idempotency_key, submitter).await?
     } else {
         let JobBody(job) = JobBody::from_request(request, state).await?;
         let submission = Submission { job, idempotency_key, submitter, ..Submission::default() };
@@ -191,7 +191,7 @@ pub(crate) async fn output_zip(
     let (artifact, path) = state.orchestrator.artifact(id).await?;
     let description = Description {
         media_type: "application/zip",
-        save_as: Some("output.zip"),
+        attachment_name: Some("output.zip"),
         tag: Some(&artifact.sha256),
     };
     send_file(&path, description, &headers).await
@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_for_sending_again_is_short_and_printable() {
+    fn idempotency_key_is_short_and_printable() {
         let key = |value: HeaderValue| {
             let mut headers = HeaderMap::new();
             headers.insert("idempotency-key", value);

@@ -8,8 +8,7 @@ use protocol::{KernelAction, ProtocolError};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::body::JsonBody;
-use crate::extract::{Acting, AppState, JobPath, KernelPath};
+use crate::extract::{AppState, JobPath, JsonBody, KernelPath, OnBehalfOfCaller};
 use crate::openapi::{BodyProblems, JobProblems, KernelProblems, SandboxProblems, StateProblems};
 use crate::problem::Problem;
 
@@ -38,7 +37,7 @@ pub(crate) struct KernelsAnswer {
     )
 )]
 pub(crate) async fn run(
-    Acting(orchestrator): Acting,
+    OnBehalfOfCaller(orchestrator): OnBehalfOfCaller,
     JobPath(id): JobPath,
     JsonBody(request): JsonBody<CodeRequest>,
 ) -> Result<Json<CodeReply>, Problem> {
@@ -68,7 +67,10 @@ pub(crate) async fn list(
     params(("id" = JobId, Path, description = "The job"), ("name" = String, Path, description = "The kernel")),
     responses((status = 204, description = "It was told"), JobProblems, SandboxProblems, KernelProblems)
 )]
-pub(crate) async fn interrupt(Acting(orchestrator): Acting, path: KernelPath) -> Result<StatusCode, Problem> {
+pub(crate) async fn interrupt(
+    OnBehalfOfCaller(orchestrator): OnBehalfOfCaller,
+    path: KernelPath,
+) -> Result<StatusCode, Problem> {
     act(&orchestrator, path, KernelAction::Interrupt).await
 }
 
@@ -80,7 +82,10 @@ pub(crate) async fn interrupt(Acting(orchestrator): Acting, path: KernelPath) ->
     params(("id" = JobId, Path, description = "The job"), ("name" = String, Path, description = "The kernel")),
     responses((status = 204, description = "It answers again"), JobProblems, SandboxProblems, KernelProblems)
 )]
-pub(crate) async fn restart(Acting(orchestrator): Acting, path: KernelPath) -> Result<StatusCode, Problem> {
+pub(crate) async fn restart(
+    OnBehalfOfCaller(orchestrator): OnBehalfOfCaller,
+    path: KernelPath,
+) -> Result<StatusCode, Problem> {
     act(&orchestrator, path, KernelAction::Restart).await
 }
 

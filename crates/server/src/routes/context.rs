@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_is_written_with_or_without_its_letter() {
+    fn event_number_may_have_an_e_prefix() {
         assert_eq!((event("57").ok(), event("e57").ok()), (Some(57), Some(57)));
         assert!(event("seven").is_err() && event("").is_err() && event("-1").is_err());
     }

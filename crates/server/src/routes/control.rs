@@ -10,11 +10,11 @@ use orchestrator::{
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::answers::{JobAnswer, now_ms};
-use crate::arrival::Arrival;
-use crate::body::{JsonBody, OptionalBody};
-use crate::extract::{Acting, AppState, BaseUrl, JobPath, RequestPath};
-use crate::hold::{self, Passed};
+use crate::access::takeover_gate::{self, TakeoverGate};
+use crate::answers::JobAnswer;
+use crate::clock::now_ms;
+use crate::extract::{AppState, BaseUrl, JobPath, JsonBody, OnBehalfOfCaller, OptionalBody, RequestPath};
+use crate::guard::ClientInfo;
 use crate::openapi::{BodyProblems, JobProblems, StateProblems};
 use crate::problem::Problem;
 
@@ -32,7 +32,7 @@ fn accepted(view: JobView, base: &BaseUrl) -> Response {
     responses((status = 202, description = "It will be read", body = JobAnswer), JobProblems, BodyProblems, StateProblems)
 )]
 pub(crate) async fn message(
-    Acting(orchestrator): Acting,
+    OnBehalfOfCaller(orchestrator): OnBehalfOfCaller,
     JobPath(id): JobPath,
     base: BaseUrl,
     JsonBody(message): JsonBody<Message>,
@@ -49,7 +49,7 @@ pub(crate) async fn message(
     responses((status = 202, description = "It will wait", body = JobAnswer), JobProblems, StateProblems)
 )]
 pub(crate) async fn pause(
-    Acting(orchestrator): Acting,
+    OnBehalfOfCaller(orchestrator): OnBehalfOfCaller,
     JobPath(id): JobPath,
     base: BaseUrl,
 ) -> Result<Response, Problem> {
@@ -75,7 +75,7 @@ pub(crate) struct ResumeRequest {
     responses((status = 202, description = "It will go on", body = JobAnswer), JobProblems, BodyProblems, StateProblems)
 )]
 pub(crate) async fn resume(
-    Acting(orchestrator): Acting,
+    OnBehalfOfCaller(orchestrator): OnBehalfOfCaller,
     JobPath(id): JobPath,
     base: BaseUrl,
     OptionalBody(request): OptionalBody<ResumeRequest>,
@@ -113,14 +113,14 @@ pub(crate) struct TakeoverAnswer {
 )]
 pub(crate) async fn takeover(
     State(state): State<AppState>,
-    Acting(orchestrator): Acting,
+    OnBehalfOfCaller(orchestrator): OnBehalfOfCaller,
     JobPath(id): JobPath,
-    (base, arrival): (BaseUrl, Arrival),
+    (base, client_info): (BaseUrl, ClientInfo),
     OptionalBody(takeover): OptionalBody<Takeover>,
 ) -> Result<Response, Problem> {
     let TakenOver { view, token } = orchestrator.takeover(id, takeover).await?;
-    let transport = arrival.transport(&state.settings);
-    let cookie = hold::cookie(&token, &format!("/v1/jobs/{id}"), transport);
+    let transport = client_info.transport(&state.settings);
+    let cookie = takeover_gate::cookie(&token, &format!("/v1/jobs/{id}"), transport);
     let answer = TakeoverAnswer { job: JobAnswer::new(view, &base, now_ms()), token };
     let mut response = (StatusCode::ACCEPTED, Json(answer)).into_response();
     if let Some(cookie) = cookie {
@@ -145,13 +145,13 @@ pub(crate) async fn takeover(
     )
 )]
 pub(crate) async fn handback(
-    Acting(orchestrator): Acting,
+    OnBehalfOfCaller(orchestrator): OnBehalfOfCaller,
     JobPath(id): JobPath,
     base: BaseUrl,
-    passed: Passed,
+    gate: TakeoverGate,
     OptionalBody(handback): OptionalBody<Handback>,
 ) -> Result<Response, Problem> {
-    Ok(accepted(orchestrator.handback(id, &passed.caller(), &handback).await?, &base))
+    Ok(accepted(orchestrator.handback(id, &gate.caller(), &handback).await?, &base))
 }
 
 /// What waits for a person.
@@ -190,7 +190,7 @@ pub(crate) async fn requests(
     responses((status = 202, description = "The job goes on", body = JobAnswer), JobProblems, BodyProblems)
 )]
 pub(crate) async fn answer(
-    Acting(orchestrator): Acting,
+    OnBehalfOfCaller(orchestrator): OnBehalfOfCaller,
     RequestPath { job, request }: RequestPath,
     base: BaseUrl,
     JsonBody(answer): JsonBody<PersonAnswer>,

@@ -8,17 +8,15 @@ use bytes::Bytes;
 use orchestrator::{GuiAnswer, GuiInput, JobId, OrchestratorError};
 
 use crate::access::Caller;
-use crate::body::JsonBody;
-use crate::download::{Description, describe};
-use crate::extract::{Acting, AppState, JobPath, PicturePath};
-use crate::hold::Passed;
+use crate::access::takeover_gate::TakeoverGate;
+use crate::extract::{AppState, JobPath, JsonBody, OnBehalfOfCaller, ScreenshotPath};
 use crate::openapi::{BodyProblems, JobProblems, SandboxProblems, StateProblems, WebSocketProblems};
 use crate::problem::Problem;
-use crate::routes::ports::{Way, relay};
-use crate::websocket::Upgrade;
+use crate::routes::ports::{RelayMode, relay};
+use crate::streams::{Description, Upgrade, set_content_headers};
 
 /// The page may load its own files, show images that it creates itself, and connect to this server.
-const POLICY_OF_DESKTOP: HeaderValue = HeaderValue::from_static(
+const DESKTOP_PAGE_CSP: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; \
      frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
 );
@@ -46,7 +44,7 @@ pub(crate) async fn page(
     let html = include_str!("../assets/desktop.html").replace("{{WHOSE}}", &escape(&whose));
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8")),
-        (header::CONTENT_SECURITY_POLICY, POLICY_OF_DESKTOP),
+        (header::CONTENT_SECURITY_POLICY, DESKTOP_PAGE_CSP),
         (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
     ];
     Ok((headers, html).into_response())
@@ -81,14 +79,14 @@ pub(crate) async fn state(
     JobPath(id): JobPath,
     caller: Caller,
 ) -> Result<StatusCode, Problem> {
-    check_watcher(&state, &caller, id).await?;
+    check_may_start_desktop(&state, &caller, id).await?;
     state.orchestrator.start_desktop(id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// Rejects a caller who may only watch, unless a desktop already runs.
-async fn check_watcher(state: &AppState, caller: &Caller, id: JobId) -> Result<(), Problem> {
-    if !caller.only_watches() || state.orchestrator.desktop_runs(id).await? {
+async fn check_may_start_desktop(state: &AppState, caller: &Caller, id: JobId) -> Result<(), Problem> {
+    if !caller.is_view_only() || state.orchestrator.desktop_runs(id).await? {
         return Ok(());
     }
     let why = "no desktop runs, and who may only watch starts none";
@@ -114,13 +112,13 @@ async fn check_watcher(state: &AppState, caller: &Caller, id: JobId) -> Result<(
 pub(crate) async fn socket(
     State(state): State<AppState>,
     JobPath(id): JobPath,
-    passed: Passed,
+    gate: TakeoverGate,
     caller: Caller,
     upgrade: Upgrade,
 ) -> Result<Response, Problem> {
-    check_watcher(&state, &caller, id).await?;
+    check_may_start_desktop(&state, &caller, id).await?;
     let stream = state.orchestrator.open_desktop(id).await?;
-    Ok(upgrade.start(move |writer, reader| relay(stream, Way::Desktop(passed), writer, reader)))
+    Ok(upgrade.start(move |writer, reader| relay(stream, RelayMode::Desktop(gate), writer, reader)))
 }
 
 /// Take a picture of the desktop
@@ -141,8 +139,8 @@ pub(crate) async fn screenshot(
     JobPath(id): JobPath,
     caller: Caller,
 ) -> Result<Response, Problem> {
-    check_watcher(&state, &caller, id).await?;
-    Ok(picture_of(state.orchestrator.screenshot(id).await?))
+    check_may_start_desktop(&state, &caller, id).await?;
+    Ok(png_response(state.orchestrator.screenshot(id).await?))
 }
 
 /// Get a picture of the log
@@ -161,9 +159,9 @@ pub(crate) async fn screenshot(
 )]
 pub(crate) async fn picture(
     State(state): State<AppState>,
-    PicturePath { job, digest }: PicturePath,
+    ScreenshotPath { job, digest }: ScreenshotPath,
 ) -> Result<Response, Problem> {
-    let mut response = picture_of(state.orchestrator.picture(job, &digest).await?);
+    let mut response = png_response(state.orchestrator.picture(job, &digest).await?);
     // The URL contains a digest of the content, so the response never changes.
     response
         .headers_mut()
@@ -172,10 +170,10 @@ pub(crate) async fn picture(
 }
 
 /// Serves the bytes as an image, whatever they contain.
-fn picture_of(png: Bytes) -> Response {
+fn png_response(png: Bytes) -> Response {
     let mut response = png.into_response();
-    let description = Description { media_type: "image/png", save_as: None, tag: None };
-    describe(response.headers_mut(), &description);
+    let description = Description { media_type: "image/png", attachment_name: None, tag: None };
+    set_content_headers(response.headers_mut(), &description);
     response
 }
 
@@ -197,7 +195,7 @@ fn picture_of(png: Bytes) -> Response {
     )
 )]
 pub(crate) async fn input(
-    Acting(orchestrator): Acting,
+    OnBehalfOfCaller(orchestrator): OnBehalfOfCaller,
     JobPath(id): JobPath,
     JsonBody(input): JsonBody<GuiInput>,
 ) -> Result<Json<GuiAnswer>, Problem> {
@@ -209,7 +207,7 @@ mod tests {
     use super::escape;
 
     #[test]
-    fn a_name_is_text_in_the_page() {
+    fn name_is_escaped_in_the_page() {
         assert_eq!(escape("<img src=x onerror='y'>&"), "&lt;img src=x onerror=&#39;y&#39;&gt;&amp;");
     }
 }

@@ -9,11 +9,11 @@ use orchestrator::{CallRef, Event, JobId, Sequence};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use crate::access::{Closing, Lease};
-use crate::event_stream::{Ears, Follower, Form, Writing};
+use crate::access::{AccessGrant, CloseSignal};
 use crate::extract::{AppState, JobPath, Parameters, Shutdown};
 use crate::openapi::{JobProblems, QueryProblems};
 use crate::problem::Problem;
+use crate::streams::{DeltaSubscription, EventEncoding, EventFollower, LogState};
 
 const MAX_PAGE: usize = 1000;
 const DEFAULT_PAGE: usize = 100;
@@ -62,7 +62,7 @@ pub(crate) enum EventFormat {
 }
 
 impl EventFormat {
-    fn negotiate(asked: Option<Self>, headers: &HeaderMap) -> Self {
+    fn negotiate(requested: Option<Self>, headers: &HeaderMap) -> Self {
         let accepts = |media_type: &str| {
             let lists = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
             lists.flat_map(|list| list.split(',')).any(|item| {
@@ -70,7 +70,7 @@ impl EventFormat {
                 name.eq_ignore_ascii_case(media_type)
             })
         };
-        match asked {
+        match requested {
             Some(format) => format,
             None if accepts("text/event-stream") => Self::Sse,
             None if accepts("application/x-ndjson") => Self::Ndjson,
@@ -140,7 +140,7 @@ pub(crate) async fn events(
     JobPath(job): JobPath,
     Parameters(query): Parameters<EventQuery>,
     shutdown: Shutdown,
-    Extension(lease): Extension<Lease>,
+    Extension(grant): Extension<AccessGrant>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let after = start_of(&query, &headers)?;
@@ -151,27 +151,27 @@ pub(crate) async fn events(
     }
     // Check before reading: a job that is over now writes no events after those read below.
     let is_over = state.orchestrator.job(job).await?.state.is_over();
-    let form = match EventFormat::negotiate(query.format, &headers) {
-        EventFormat::Sse => Form::ServerSent,
-        EventFormat::Ndjson => Form::Lines,
+    let encoding = match EventFormat::negotiate(query.format, &headers) {
+        EventFormat::Sse => EventEncoding::ServerSent,
+        EventFormat::Ndjson => EventEncoding::Lines,
         EventFormat::Json => {
             let events = state.orchestrator.events(job, after, limit).await?;
             let next = events.last().map_or(after, |event| event.sequence);
             return Ok(Json(EventPage { events, next, is_over }).into_response());
         }
     };
-    let follower = Follower {
+    let follower = EventFollower {
         orchestrator: state.orchestrator,
         job,
         after,
-        writing: if is_over { Writing::IsOver } else { Writing::GoesOn },
-        ears: if query.deltas == Some(true) { Ears::open() } else { Ears::Closed },
-        form,
+        log_state: if is_over { LogState::Complete } else { LogState::Open },
+        deltas: if query.deltas == Some(true) { DeltaSubscription::on() } else { DeltaSubscription::Off },
+        encoding,
         heartbeat: state.settings.heartbeat,
-        closing: Closing::new(Some(lease), &shutdown.0),
+        closing: CloseSignal::new(Some(grant), &shutdown.0),
     };
     let mut response = Body::from_stream(follower.follow()).into_response();
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(form.media_type()));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(encoding.media_type()));
     // Reverse proxies must not buffer events.
     response.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
     Ok(response)
@@ -208,14 +208,14 @@ mod tests {
             (None, "application/json, text/event-stream", EventFormat::Sse),
             (Some(EventFormat::Json), "text/event-stream", EventFormat::Json),
         ];
-        for (asked, accept, expected) in table {
-            assert_eq!(EventFormat::negotiate(asked, &headers("accept", accept)), expected, "{accept}");
+        for (requested, accept, expected) in table {
+            assert_eq!(EventFormat::negotiate(requested, &headers("accept", accept)), expected, "{accept}");
         }
         assert_eq!(EventFormat::negotiate(None, &HeaderMap::new()), EventFormat::Sse);
     }
 
     #[test]
-    fn a_lost_connection_goes_on_where_it_was() {
+    fn last_event_id_resumes_the_stream() {
         let query = EventQuery { after: Some(3), ..EventQuery::default() };
         assert_eq!(start_of(&query, &HeaderMap::new()).unwrap(), 3);
         assert_eq!(start_of(&query, &headers("last-event-id", "17")).unwrap(), 17);

@@ -3,8 +3,7 @@
 use axum::Json;
 use orchestrator::{ExecReply, ExecRequest, JobId};
 
-use crate::body::JsonBody;
-use crate::extract::{Acting, JobPath};
+use crate::extract::{JobPath, JsonBody, OnBehalfOfCaller};
 use crate::openapi::{BodyProblems, JobProblems, SandboxProblems, StateProblems};
 use crate::problem::Problem;
 
@@ -25,7 +24,7 @@ use crate::problem::Problem;
     )
 )]
 pub(crate) async fn exec(
-    Acting(orchestrator): Acting,
+    OnBehalfOfCaller(orchestrator): OnBehalfOfCaller,
     JobPath(id): JobPath,
     JsonBody(request): JsonBody<ExecRequest>,
 ) -> Result<Json<ExecReply>, Problem> {

@@ -9,20 +9,20 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The limit in bytes. Once it is reached, the client has to wait.
-const WAITING_BYTES: usize = 16 * 1024 * 1024;
+const MAX_BUFFERED_BYTES: usize = 16 * 1024 * 1024;
 /// The overhead counted per message, so that empty messages are limited too.
-const MESSAGE_BYTES: usize = 64;
+const MESSAGE_OVERHEAD_BYTES: usize = 64;
 
 /// The sending end of the buffer.
-pub(super) struct WaitingInput {
-    sender: UnboundedSender<Piece>,
-    room: Arc<Semaphore>,
+pub(super) struct InputSender {
+    sender: UnboundedSender<QueuedInput>,
+    capacity: Arc<Semaphore>,
 }
 
 /// The receiving end of the buffer.
-pub(super) struct Pieces(UnboundedReceiver<Piece>);
+pub(super) struct InputReceiver(UnboundedReceiver<QueuedInput>);
 
-struct Piece {
+struct QueuedInput {
     input: Input,
     /// Released once the process has read the input.
     _room: Option<OwnedSemaphorePermit>,
@@ -34,28 +34,30 @@ enum Input {
 }
 
 /// Creates both ends of a buffer.
-pub(super) fn queue() -> (WaitingInput, Pieces) {
+pub(super) fn queue() -> (InputSender, InputReceiver) {
     let (sender, receiver) = unbounded_channel();
-    (WaitingInput { sender, room: Arc::new(Semaphore::new(WAITING_BYTES)) }, Pieces(receiver))
+    (InputSender { sender, capacity: Arc::new(Semaphore::new(MAX_BUFFERED_BYTES)) }, InputReceiver(receiver))
 }
 
-impl WaitingInput {
+impl InputSender {
     /// Adds bytes. Waits while the buffer is full.
     pub(super) async fn add(&self, bytes: Bytes) {
-        let cost = u32::try_from(bytes.len() + MESSAGE_BYTES).unwrap_or(u32::MAX).min(WAITING_BYTES as u32);
+        let cost = u32::try_from(bytes.len() + MESSAGE_OVERHEAD_BYTES)
+            .unwrap_or(u32::MAX)
+            .min(MAX_BUFFERED_BYTES as u32);
         // The semaphore is never closed.
-        let room = Arc::clone(&self.room).acquire_many_owned(cost).await.ok();
-        let _ = self.sender.send(Piece { input: Input::Bytes(bytes), _room: room });
+        let capacity = Arc::clone(&self.capacity).acquire_many_owned(cost).await.ok();
+        let _ = self.sender.send(QueuedInput { input: Input::Bytes(bytes), _room: capacity });
     }
 
     /// Marks the end of the input.
     pub(super) fn end(&self) {
-        let _ = self.sender.send(Piece { input: Input::End, _room: None });
+        let _ = self.sender.send(QueuedInput { input: Input::End, _room: None });
     }
 }
 
 /// Feeds the process. Input that it does not accept is discarded.
-pub(super) async fn feed(mut process: LiveInput, Pieces(mut pieces): Pieces) {
+pub(super) async fn feed(mut process: LiveInput, InputReceiver(mut pieces): InputReceiver) {
     while let Some(piece) = pieces.recv().await {
         let _ = match &piece.input {
             Input::Bytes(bytes) => process.write(bytes).await,
@@ -71,7 +73,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn many_small_messages_wait_and_too_many_bytes_make_the_client_wait() {
+    async fn input_buffer_is_limited_by_bytes() {
         let (input, mut pieces) = queue();
         for _ in 0..1000 {
             input.add(Bytes::from_static(&[0; 100])).await;

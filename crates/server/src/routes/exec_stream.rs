@@ -8,20 +8,21 @@ use std::collections::BTreeMap;
 use axum::extract::State;
 use axum::response::Response;
 use bytes::{BufMut, Bytes, BytesMut};
-use orchestrator::{CallEnd, ExecRequest, JobId, LiveControl, LiveExec, LiveOutput, LiveUpdate, Talk};
+use orchestrator::{
+    CallEnd, ExecRequest, ExecStreamOptions, JobId, LiveControl, LiveExec, LiveOutput, LiveUpdate,
+};
 use protocol::{MAX_SIGNAL, TerminalSize};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use utoipa::ToSchema;
 
-use super::exec_input::{self, WaitingInput, feed};
-use crate::body::parse_json;
-use crate::extract::{Acting, AppState, JobPath};
-use crate::hold::Passed;
+use super::exec_input::{self, InputSender, feed};
+use crate::access::takeover_gate::TakeoverGate;
+use crate::extract::{AppState, JobPath, OnBehalfOfCaller, parse_json};
 use crate::openapi::{JobProblems, WebSocketProblems};
 use crate::problem::Problem;
-use crate::websocket::{Goodbye, Heard, SocketReader, SocketWriter, Upgrade};
+use crate::streams::{ClientMessage, CloseReason, SocketReader, SocketWriter, Upgrade};
 
 /// The first message of a client: what to run.
 #[derive(Debug, Default, Deserialize, ToSchema)]
@@ -48,7 +49,7 @@ pub(crate) struct StreamRequest {
     /// The process waits while the client does not read, as at a pipe, and no output is left out. Not with a terminal. A client that
     /// reads nothing for long says now and then that it is there, such as with a pong.
     #[serde(default)]
-    wait_for_reader: bool,
+    backpressure: bool,
 }
 
 /// The size of a terminal.
@@ -92,7 +93,7 @@ pub(crate) enum StreamNotice {
         /// The call in the log.
         call: String,
     },
-    /// The client was too slow: so many bytes of output are missing here. With `wait_for_reader` only in sandboxes that an earlier
+    /// The client was too slow: so many bytes of output are missing here. With `backpressure` only in sandboxes that an earlier
     /// version has started.
     Gap {
         /// How many.
@@ -123,7 +124,7 @@ pub(crate) enum StreamNotice {
 /// as binary messages, whose first byte is 1 for standard output, 2 for standard error, 3 for a terminal. The client
 /// sends standard input as binary messages and `StreamOrder` as text. What cannot be done is told as a text message
 /// with the fields of a problem and `"type": "problem"`. A client that reads too slowly misses
-/// output and is told how much, unless it asks with `wait_for_reader` that the process waits for it. When the client goes
+/// output and is told how much, unless it asks with `backpressure` that the process waits for it. When the client goes
 /// away the process goes on and stands in the log; one with a terminal is hung up.
 #[utoipa::path(
     get, path = "/exec/stream", tag = "sandbox", operation_id = "job_exec_stream",
@@ -132,13 +133,13 @@ pub(crate) enum StreamNotice {
 )]
 pub(crate) async fn exec_stream(
     State(state): State<AppState>,
-    Acting(orchestrator): Acting,
+    OnBehalfOfCaller(orchestrator): OnBehalfOfCaller,
     JobPath(id): JobPath,
-    passed: Passed,
+    gate: TakeoverGate,
     upgrade: Upgrade,
 ) -> Response {
     let state = AppState { orchestrator, ..state };
-    upgrade.start(move |writer, reader| converse(state, id, passed, writer, reader))
+    upgrade.start(move |writer, reader| run_session(state, id, gate, writer, reader))
 }
 
 /// How a session ends.
@@ -149,18 +150,18 @@ pub(super) enum Outcome {
     Closing,
 }
 
-async fn converse(
+async fn run_session(
     state: AppState,
     id: JobId,
-    passed: Passed,
+    gate: TakeoverGate,
     mut writer: SocketWriter,
     mut reader: SocketReader,
 ) {
-    let outcome = match begin(&state, id, &passed, &mut reader).await {
-        Ok(exec) => stay(exec, &passed, &mut writer, &mut reader).await,
+    let outcome = match begin(&state, id, &gate, &mut reader).await {
+        Ok(exec) => relay_process(exec, &gate, &mut writer, &mut reader).await,
         Err(outcome) => outcome,
     };
-    let goodbye = match outcome {
+    let close_reason = match outcome {
         Outcome::Ended(end) => {
             let notice = StreamNotice::Ended {
                 status: end.status,
@@ -171,51 +172,51 @@ async fn converse(
                 duration_ms: end.duration_ms,
             };
             let _ = writer.text(text_of(&notice)).await;
-            Goodbye::Done
+            CloseReason::Done
         }
         Outcome::Refused(problem) => {
             let _ = writer.text(text_of_problem(&problem)).await;
-            Goodbye::Failed
+            CloseReason::Failed
         }
-        Outcome::Gone => Goodbye::Done,
-        Outcome::Closing => Goodbye::ServerCloses,
+        Outcome::Gone => CloseReason::Done,
+        Outcome::Closing => CloseReason::ServerShutdown,
     };
-    writer.close(goodbye, reader).await;
+    writer.close(close_reason, reader).await;
 }
 
 /// Receives the request and starts the process.
 async fn begin(
     state: &AppState,
     id: JobId,
-    passed: &Passed,
+    gate: &TakeoverGate,
     reader: &mut SocketReader,
 ) -> Result<LiveExec, Outcome> {
-    passed.check().map_err(Outcome::Refused)?;
+    gate.check().map_err(Outcome::Refused)?;
     let first = tokio::time::timeout(state.settings.request_timeout, reader.next()).await;
     let text = match first {
-        Ok(Heard::Text(text)) => text,
-        Ok(Heard::Bytes(_)) => {
+        Ok(ClientMessage::Text(text)) => text,
+        Ok(ClientMessage::Bytes(_)) => {
             return Err(Outcome::Refused(Problem::bad_request(
                 "malformed_json",
                 "the first message must be text: what to run, as JSON",
             )));
         }
-        Ok(Heard::Gone) => return Err(Outcome::Gone),
-        Ok(Heard::Closing) => return Err(Outcome::Closing),
+        Ok(ClientMessage::Gone) => return Err(Outcome::Gone),
+        Ok(ClientMessage::Closing) => return Err(Outcome::Closing),
         Err(_) => {
             let detail = "the first message, which says what to run, did not arrive in time";
             return Err(Outcome::Refused(Problem::bad_request("body_timeout", detail)));
         }
     };
     let request: StreamRequest = parse_json(text.as_bytes()).map_err(Outcome::Refused)?;
-    if request.wait_for_reader && request.terminal.is_some() {
+    if request.backpressure && request.terminal.is_some() {
         let detail = "a terminal waits for nobody; leave out one of the two";
-        return Err(Outcome::Refused(Problem::invalid_field("wait_for_reader", detail)));
+        return Err(Outcome::Refused(Problem::invalid_field("backpressure", detail)));
     }
-    let talk = Talk {
+    let talk = ExecStreamOptions {
         terminal: request.terminal.map(|Size { rows, columns }| TerminalSize { rows, columns }),
         keep_stdin_open: request.keep_stdin_open,
-        waits_for_reader: request.wait_for_reader,
+        has_backpressure: request.backpressure,
     };
     let exec = ExecRequest {
         command: request.command,
@@ -229,19 +230,19 @@ async fn begin(
 }
 
 /// Runs the session until the process or the client ends.
-async fn stay(
+async fn relay_process(
     exec: LiveExec,
-    passed: &Passed,
+    gate: &TakeoverGate,
     writer: &mut SocketWriter,
     reader: &mut SocketReader,
 ) -> Outcome {
     let LiveExec { output, input, control } = exec;
-    let (waiting, pieces) = exec_input::queue();
+    let (input_sender, input_receiver) = exec_input::queue();
     let (refusals, mut refused) = mpsc::channel(1);
     let outcome = tokio::select! {
-        outcome = show(output, control.call(), &mut refused, writer) => outcome,
-        outcome = listen(reader, &control, waiting, (passed, refusals)) => outcome,
-        () = feed(input, pieces) => Outcome::Gone,
+        outcome = send_output(output, control.call(), &mut refused, writer) => outcome,
+        outcome = receive_messages(reader, &control, input_sender, (gate, refusals)) => outcome,
+        () = feed(input, input_receiver) => Outcome::Gone,
     };
     // When the server shuts down, the process continues. Only a client that disconnects hangs up.
     if matches!(outcome, Outcome::Gone | Outcome::Refused(_)) {
@@ -251,7 +252,7 @@ async fn stay(
 }
 
 /// Sends the process's output. Fetches more only after the client has read the previous message.
-async fn show(
+async fn send_output(
     mut output: LiveOutput,
     call: &str,
     refused: &mut mpsc::Receiver<Problem>,
@@ -262,42 +263,42 @@ async fn show(
     while let Ok(()) = sent {
         sent = tokio::select! {
             update = output.next() => match update {
-                Ok(LiveUpdate::Output { stream, bytes }) => writer.bytes(marked(stream as u8, &bytes)).await,
+                Ok(LiveUpdate::Output { stream, bytes }) => writer.bytes(with_stream_prefix(stream as u8, &bytes)).await,
                 Ok(LiveUpdate::Gap { bytes }) => writer.text(text_of(&StreamNotice::Gap { bytes })).await,
                 Ok(LiveUpdate::Ended(end)) => return Outcome::Ended(end),
                 Err(error) => return Outcome::Refused(error.into()),
             },
             Some(problem) = refused.recv() => writer.text(text_of_problem(&problem)).await,
-            () = writer.pulse() => writer.ping().await,
+            () = writer.ping_due() => writer.ping().await,
         };
     }
     Outcome::Gone
 }
 
 /// Carries out the client's messages.
-pub(super) async fn listen(
+pub(super) async fn receive_messages(
     reader: &mut SocketReader,
     control: &LiveControl,
-    input: WaitingInput,
-    (passed, refusals): (&Passed, mpsc::Sender<Problem>),
+    input: InputSender,
+    (gate, refusals): (&TakeoverGate, mpsc::Sender<Problem>),
 ) -> Outcome {
     loop {
-        let heard = reader.next().await;
+        let message = reader.next().await;
         // A client that may not send input keeps watching. It is told why, but not for every message.
-        if matches!(heard, Heard::Bytes(_) | Heard::Text(_))
-            && let Err(problem) = passed.check()
+        if matches!(message, ClientMessage::Bytes(_) | ClientMessage::Text(_))
+            && let Err(problem) = gate.check()
         {
             let _ = refusals.try_send(problem);
             continue;
         }
-        let done = match heard {
-            Heard::Gone => return Outcome::Gone,
-            Heard::Closing => return Outcome::Closing,
-            Heard::Bytes(bytes) => {
+        let done = match message {
+            ClientMessage::Gone => return Outcome::Gone,
+            ClientMessage::Closing => return Outcome::Closing,
+            ClientMessage::Bytes(bytes) => {
                 input.add(bytes).await;
                 Ok(())
             }
-            Heard::Text(text) => match parse_json::<StreamOrder>(text.as_bytes()) {
+            ClientMessage::Text(text) => match parse_json::<StreamOrder>(text.as_bytes()) {
                 Err(problem) => return Outcome::Refused(problem),
                 Ok(StreamOrder::StdinEnd {}) => {
                     input.end();
@@ -322,7 +323,7 @@ pub(super) async fn listen(
 }
 
 /// Prefixes output with the number of its stream.
-fn marked(stream: u8, output: &[u8]) -> Bytes {
+fn with_stream_prefix(stream: u8, output: &[u8]) -> Bytes {
     let mut message = BytesMut::with_capacity(output.len() + 1);
     message.put_u8(stream);
     message.put_slice(output);
@@ -344,7 +345,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn orders_are_read_and_unknown_ones_refused_by_name() {
+    fn unknown_stream_commands_are_rejected_by_name() {
         let order = |text: &str| parse_json::<StreamOrder>(text.as_bytes());
         assert!(matches!(order(r#"{"type":"kill"}"#), Ok(StreamOrder::Kill {})));
         assert!(matches!(order(r#"{"type":"stdin_end"}"#), Ok(StreamOrder::StdinEnd {})));
@@ -358,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn notices_look_as_promised() {
+    fn stream_notices_have_the_documented_format() {
         let notice = |notice: &StreamNotice| serde_json::from_str::<Value>(&text_of(notice)).unwrap();
         assert_eq!(
             notice(&StreamNotice::Started { call: "c".into() }),
@@ -368,6 +369,6 @@ mod tests {
         let problem: Value =
             serde_json::from_str(&text_of_problem(&Problem::invalid_field("command", "is empty"))).unwrap();
         assert_eq!((&problem["type"], &problem["code"]), (&json!("problem"), &json!("invalid_field")));
-        assert_eq!(marked(2, b"ab").as_ref(), b"\x02ab");
+        assert_eq!(with_stream_prefix(2, b"ab").as_ref(), b"\x02ab");
     }
 }

@@ -11,11 +11,10 @@ use protocol::FileErrorCode;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use crate::body::JsonBody;
-use crate::download::{Description, describe};
-use crate::extract::{Acting, AppState, FilePath, JobPath, Parameters, Place};
+use crate::extract::{AppState, FilePath, JobPath, JsonBody, OnBehalfOfCaller, Parameters, WorkspacePath};
 use crate::openapi::{BodyProblems, FileProblems, QueryProblems, SandboxProblems};
 use crate::problem::Problem;
+use crate::streams::{Description, set_content_headers};
 
 /// The longest target of a symbolic link.
 const MAX_TARGET_BYTES: usize = 4095;
@@ -77,18 +76,18 @@ pub(crate) async fn list_root(
 )]
 pub(crate) async fn read(
     State(state): State<AppState>,
-    FilePath { job, place }: FilePath,
+    FilePath { job, path }: FilePath,
     Parameters(query): Parameters<ReadQuery>,
 ) -> Result<Response, Problem> {
     let depth = query.depth()?;
-    if let Place::Inside(path) = &place {
+    if let WorkspacePath::Inside(path) = &path {
         match state.orchestrator.read_file(job, path).await {
             Ok(content) => return send(path, content).await,
             Err(OrchestratorError::File(error)) if error.code == FileErrorCode::IsDirectory => {}
             Err(error) => return Err(error.into()),
         }
     }
-    Ok(Json(state.orchestrator.list_files(job, place.as_str(), depth).await?).into_response())
+    Ok(Json(state.orchestrator.list_files(job, path.as_str(), depth).await?).into_response())
 }
 
 /// Files up to this size are read completely before the response begins. If such a file is being written,
@@ -106,8 +105,9 @@ async fn send(path: &str, content: FileContent) -> Result<Response, Problem> {
         (Body::from_stream(content.chunks), content.size)
     };
     let mut response = body.into_response();
-    let description = Description { media_type: "application/octet-stream", save_as: Some(name), tag: None };
-    describe(response.headers_mut(), &description);
+    let description =
+        Description { media_type: "application/octet-stream", attachment_name: Some(name), tag: None };
+    set_content_headers(response.headers_mut(), &description);
     response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(length));
     Ok(response)
 }
@@ -128,9 +128,9 @@ async fn send(path: &str, content: FileContent) -> Result<Response, Problem> {
 )]
 pub(crate) async fn read_start(
     State(state): State<AppState>,
-    FilePath { job, place }: FilePath,
+    FilePath { job, path }: FilePath,
 ) -> Result<Response, Problem> {
-    let path = place.into_file()?;
+    let path = path.into_file()?;
     send(&path, state.orchestrator.read_start_file(job, &path).await?).await
 }
 
@@ -205,13 +205,13 @@ pub(crate) struct FileAnswer {
     )
 )]
 pub(crate) async fn write(
-    Acting(orchestrator): Acting,
-    FilePath { job, place }: FilePath,
+    OnBehalfOfCaller(orchestrator): OnBehalfOfCaller,
+    FilePath { job, path }: FilePath,
     Parameters(query): Parameters<WriteQuery>,
     request: Request,
 ) -> Result<Json<FileAnswer>, Problem> {
     let mode = query.mode()?;
-    let path = place.into_file()?;
+    let path = path.into_file()?;
     let body = request.into_body();
     let bytes = match query.kind {
         WriteKind::File => {
@@ -219,13 +219,13 @@ pub(crate) async fn write(
             Some(orchestrator.write_file(job, &path, mode, Box::pin(body)).await?)
         }
         WriteKind::Directory => {
-            expect_at_most(body, 0, "a directory has no content").await?;
+            read_text(body, 0, "a directory has no content").await?;
             orchestrator.make_directory(job, &path).await?;
             None
         }
         WriteKind::Symlink => {
             let too_long = "the body is where the link points, at most 4,095 bytes";
-            let target = expect_at_most(body, MAX_TARGET_BYTES, too_long).await?;
+            let target = read_text(body, MAX_TARGET_BYTES, too_long).await?;
             orchestrator.make_link(job, &path, &target).await?;
             None
         }
@@ -234,7 +234,7 @@ pub(crate) async fn write(
 }
 
 /// Reads a short text body.
-async fn expect_at_most(body: Body, most: usize, problem: &str) -> Result<String, Problem> {
+async fn read_text(body: Body, most: usize, problem: &str) -> Result<String, Problem> {
     let refused = || Problem::bad_request("invalid_body", problem);
     let bytes = axum::body::to_bytes(body, most).await.map_err(|_| refused())?;
     String::from_utf8(bytes.into()).map_err(|_| refused())
@@ -261,11 +261,11 @@ pub(crate) struct DeleteQuery {
     responses((status = 204, description = "It is gone"), FileProblems, QueryProblems, SandboxProblems)
 )]
 pub(crate) async fn delete(
-    Acting(orchestrator): Acting,
-    FilePath { job, place }: FilePath,
+    OnBehalfOfCaller(orchestrator): OnBehalfOfCaller,
+    FilePath { job, path }: FilePath,
     Parameters(query): Parameters<DeleteQuery>,
 ) -> Result<StatusCode, Problem> {
-    orchestrator.delete_file(job, &place.into_file()?, query.recursive).await?;
+    orchestrator.delete_file(job, &path.into_file()?, query.recursive).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -294,13 +294,13 @@ pub(crate) struct MoveRequest {
     )
 )]
 pub(crate) async fn relocate(
-    Acting(orchestrator): Acting,
-    FilePath { job, place }: FilePath,
+    OnBehalfOfCaller(orchestrator): OnBehalfOfCaller,
+    FilePath { job, path }: FilePath,
     JsonBody(request): JsonBody<MoveRequest>,
 ) -> Result<Json<FileAnswer>, Problem> {
-    let from = place.into_file()?;
-    let to = Place::parse(&request.move_to)
-        .and_then(Place::into_file)
+    let from = path.into_file()?;
+    let to = WorkspacePath::parse(&request.move_to)
+        .and_then(WorkspacePath::into_file)
         .map_err(|problem| problem.with_field("move_to"))?;
     orchestrator.move_file(job, &from, &to).await?;
     Ok(Json(FileAnswer { path: to, bytes: None }))
@@ -311,7 +311,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn levels_and_modes_have_bounds() {
+    fn depth_and_mode_are_validated() {
         assert_eq!(ReadQuery::default().depth().unwrap(), 1);
         assert!(ReadQuery { depth: Some(0) }.depth().is_err());
         assert!(ReadQuery { depth: Some(101) }.depth().is_err());
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_page_made_by_a_job_is_only_ever_a_download() {
+    async fn html_of_a_job_is_sent_as_a_download() {
         let response = send("site/index.html", content(4, "<hr>")).await.unwrap();
         assert_eq!(response.headers()[header::CONTENT_TYPE], "application/octet-stream");
         assert_eq!(response.headers()[header::CONTENT_DISPOSITION], "attachment; filename=\"index.html\"");
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_that_shrinks_while_it_is_read_is_answered_as_it_was_read() {
+    async fn shrinking_file_has_a_matching_content_length() {
         let response = send("count", content(4, "")).await.unwrap();
         assert_eq!(response.headers()[header::CONTENT_LENGTH], "0");
         let large = send("large", content(WHOLE_BYTES + 1, "as it comes")).await.unwrap();

@@ -9,7 +9,7 @@ use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
 use crate::access::Caller;
-use crate::answers::now_ms;
+use crate::clock::now_ms;
 use crate::extract::{AppState, Parameters};
 use crate::openapi::QueryProblems;
 use crate::problem::Problem;
@@ -103,7 +103,7 @@ pub(crate) async fn usage(
     Parameters(query): Parameters<UsageQuery>,
     caller: Caller,
 ) -> Result<Json<UsageAnswer>, Problem> {
-    let (days, truncated) = state.orchestrator.usage(caller.sees_only(), query.days()?, now_ms()).await?;
+    let (days, truncated) = state.orchestrator.usage(caller.restricted_to(), query.days()?, now_ms()).await?;
     Ok(Json(UsageAnswer { days, truncated }))
 }
 
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn days_have_bounds() {
+    fn usage_days_are_limited() {
         assert_eq!(UsageQuery::default().days().unwrap(), 30);
         for days in [0, 367] {
             assert_eq!(UsageQuery { days: Some(days) }.days().unwrap_err().field(), Some("days"));

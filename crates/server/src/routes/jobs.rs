@@ -8,16 +8,17 @@ use orchestrator::{Accepted, JobFilter, JobId, JobKind, JobPage, JobState, JobVi
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use crate::access::Caller;
+use crate::access::{Caller, parse_job_id};
 use crate::answers::{
-    AcceptedAnswer, ArtifactAnswer, ArtifactListAnswer, JobAnswer, JobListAnswer, JobSummary, STATES, now_ms,
+    AcceptedAnswer, ArtifactAnswer, ArtifactListAnswer, JobAnswer, JobListAnswer, JobSummary, STATES,
 };
-use crate::download::{Description, describe, send_file};
-use crate::extract::{Acting, AppState, BaseUrl, JobPath, Parameters, parse_job_id};
+use crate::clock::now_ms;
+use crate::extract::{AppState, BaseUrl, JobPath, OnBehalfOfCaller, Parameters};
 use crate::openapi::{JobProblems, QueryProblems, QueueProblems, StateProblems, SubmitProblems};
 use crate::problem::Problem;
 use crate::routes::basic::{accept, accepted, job_of};
-use crate::uploads::JobForm;
+use crate::routes::uploads::JobForm;
+use crate::streams::{Description, send_file, set_content_headers};
 
 const MAX_PAGE: usize = 1000;
 const DEFAULT_PAGE: usize = 100;
@@ -136,7 +137,7 @@ pub(crate) async fn list(
     caller: Caller,
 ) -> Result<Json<JobListAnswer>, Problem> {
     let search = query.search();
-    let filter = JobFilter { submitter: caller.sees_only(), ..query.into_filter()? };
+    let filter = JobFilter { submitter: caller.restricted_to(), ..query.into_filter()? };
     let page = match &search {
         Some(text) => find(&state, filter, text).await?,
         None => state.orchestrator.jobs(filter).await?,
@@ -203,7 +204,7 @@ pub(crate) async fn get(
     responses((status = 204, description = "It is gone"), JobProblems, StateProblems)
 )]
 pub(crate) async fn delete(
-    Acting(orchestrator): Acting,
+    OnBehalfOfCaller(orchestrator): OnBehalfOfCaller,
     JobPath(id): JobPath,
 ) -> Result<StatusCode, Problem> {
     orchestrator.delete(id).await?;
@@ -224,7 +225,10 @@ pub(crate) async fn delete(
         QueueProblems
     )
 )]
-pub(crate) async fn start(Acting(orchestrator): Acting, JobPath(id): JobPath) -> Result<Response, Problem> {
+pub(crate) async fn start(
+    OnBehalfOfCaller(orchestrator): OnBehalfOfCaller,
+    JobPath(id): JobPath,
+) -> Result<Response, Problem> {
     let view = orchestrator.start_draft(id).await?;
     Ok(accepted(Accepted { hint: view.hint(), view, repeated: Repeated::No }))
 }
@@ -254,14 +258,14 @@ pub(crate) async fn retry(
 
 /// Cancel a job
 ///
-/// The wish is stored and the job ends soon; what it has made so far is collected.
+/// The request is stored and the job ends soon; the files it has made so far are collected.
 #[utoipa::path(
     post, path = "/v1/jobs/{id}/cancel", tag = "jobs", operation_id = "cancel_job",
     params(("id" = JobId, Path, description = "The job")),
     responses((status = 202, description = "It will end", body = JobAnswer), JobProblems, StateProblems)
 )]
 pub(crate) async fn cancel(
-    Acting(orchestrator): Acting,
+    OnBehalfOfCaller(orchestrator): OnBehalfOfCaller,
     JobPath(id): JobPath,
     base: BaseUrl,
 ) -> Result<Response, Problem> {
@@ -283,13 +287,14 @@ pub(crate) async fn log(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let path = state.orchestrator.log(id).await?;
-    let description = Description { media_type: "text/plain; charset=utf-8", save_as: None, tag: None };
+    let description =
+        Description { media_type: "text/plain; charset=utf-8", attachment_name: None, tag: None };
     // A job that has not started has no log file yet.
     if tokio::fs::try_exists(&path).await.unwrap_or(false) {
         return send_file(&path, description, &headers).await;
     }
     let mut response = Response::default();
-    describe(response.headers_mut(), &description);
+    set_content_headers(response.headers_mut(), &description);
     response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(0));
     Ok(response)
 }
@@ -331,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_filters_are_refused_by_name() {
+    fn invalid_filters_are_rejected_by_name() {
         let table = [
             ("limit=0", "invalid_query"),
             ("limit=1001", "invalid_query"),

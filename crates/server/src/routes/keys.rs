@@ -8,11 +8,11 @@ use orchestrator::{Actor, Key, NewKey, Role, Token};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use crate::access::{Caller, Deed, LoginOutcome, SESSION_LASTS, ended_cookie, session_cookie};
-use crate::answers::timestamp;
-use crate::arrival::Arrival;
-use crate::body::JsonBody;
-use crate::extract::{AppState, Parameters};
+use crate::access::{Caller, LoginOutcome, SESSION_LIFETIME, ended_cookie, session_cookie};
+use crate::access_log::AccessLogEntry;
+use crate::clock::timestamp;
+use crate::extract::{AppState, JsonBody, Parameters};
+use crate::guard::ClientInfo;
 use crate::openapi::{BodyProblems, QueryProblems};
 use crate::problem::Problem;
 
@@ -139,7 +139,7 @@ pub(crate) struct SessionAnswer {
 )]
 pub(crate) async fn session(State(state): State<AppState>, caller: Caller) -> Json<SessionAnswer> {
     Json(SessionAnswer {
-        needs_key: state.orchestrator.needs_keys(),
+        needs_key: state.orchestrator.requires_authentication(),
         name: caller.name().map(ToOwned::to_owned),
         role: caller.role(),
         login_with: state.access.oidc().map(|oidc| oidc.name().to_owned()),
@@ -162,7 +162,7 @@ pub(crate) async fn session(State(state): State<AppState>, caller: Caller) -> Js
 )]
 pub(crate) async fn log_in(
     State(state): State<AppState>,
-    arrival: Arrival,
+    client_info: ClientInfo,
     JsonBody(login): JsonBody<Login>,
 ) -> Result<Response, Problem> {
     let key = Token::parse(login.key.trim()).and_then(|token| state.orchestrator.key_of(&token));
@@ -170,7 +170,7 @@ pub(crate) async fn log_in(
         let detail = "this server knows no such key, or no longer";
         return Err(Problem::new(StatusCode::UNAUTHORIZED, "key_unknown", detail));
     };
-    let sealed = state.orchestrator.begin_session(key.id.as_str(), SESSION_LASTS);
+    let sealed = state.orchestrator.begin_session(key.id.as_str(), SESSION_LIFETIME);
     let answer = SessionAnswer {
         needs_key: true,
         name: Some(key.name.clone()),
@@ -180,7 +180,7 @@ pub(crate) async fn log_in(
     };
     let mut response = Json(answer).into_response();
     response.extensions_mut().insert(LoginOutcome::Done(Actor::from(key.as_ref())));
-    if let Some(cookie) = session_cookie(&sealed, arrival.transport(&state.settings)) {
+    if let Some(cookie) = session_cookie(&sealed, client_info.transport(&state.settings)) {
         response.headers_mut().insert(header::SET_COOKIE, cookie);
     }
     Ok(response)
@@ -199,26 +199,26 @@ pub(crate) async fn log_in(
 )]
 pub(crate) async fn log_out(
     State(state): State<AppState>,
-    arrival: Arrival,
+    client_info: ClientInfo,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     for session in state.access.sessions(&headers) {
         state.orchestrator.end_session(session).await?;
     }
     let mut response = StatusCode::NO_CONTENT.into_response();
-    if let Some(cookie) = ended_cookie(arrival.transport(&state.settings)) {
+    if let Some(cookie) = ended_cookie(client_info.transport(&state.settings)) {
         response.headers_mut().insert(header::SET_COOKIE, cookie);
     }
     Ok(response)
 }
 
-const MOST_DEEDS: usize = 1000;
+const MAX_ENTRIES: usize = 1000;
 
 /// How far to look back.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct DeedQuery {
+pub(crate) struct AccessLogQuery {
     /// How many at most; 100 when absent.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<usize>,
@@ -226,9 +226,9 @@ pub(crate) struct DeedQuery {
 
 /// What was done over the API.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct DeedListAnswer {
+pub(crate) struct AccessLogAnswer {
     /// Newest first.
-    deeds: Vec<Deed>,
+    entries: Vec<AccessLogEntry>,
 }
 
 /// Who did what over the API
@@ -237,17 +237,19 @@ pub(crate) struct DeedListAnswer {
 /// refused, those of the servers before on this data folder included. `access.jsonl` in the data folder has more of them.
 #[utoipa::path(
     get, path = "/v1/access-log", tag = "operations", operation_id = "access_log",
-    params(DeedQuery),
-    responses((status = 200, description = "Newest first", body = DeedListAnswer), QueryProblems)
+    params(AccessLogQuery),
+    responses((status = 200, description = "Newest first", body = AccessLogAnswer), QueryProblems)
 )]
 pub(crate) async fn access_log(
     State(state): State<AppState>,
-    Parameters(query): Parameters<DeedQuery>,
-) -> Result<Json<DeedListAnswer>, Problem> {
+    Parameters(query): Parameters<AccessLogQuery>,
+) -> Result<Json<AccessLogAnswer>, Problem> {
     match query.limit.unwrap_or(100) {
-        limit @ 1..=MOST_DEEDS => Ok(Json(DeedListAnswer { deeds: state.access.journal().last(limit) })),
+        limit @ 1..=MAX_ENTRIES => {
+            Ok(Json(AccessLogAnswer { entries: state.access.access_log().last(limit) }))
+        }
         limit => {
-            let detail = format!("{limit} is not between 1 and {MOST_DEEDS}");
+            let detail = format!("{limit} is not between 1 and {MAX_ENTRIES}");
             Err(Problem::bad_request("invalid_query", detail).with_field("limit"))
         }
     }

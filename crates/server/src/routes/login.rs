@@ -5,22 +5,22 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use orchestrator::{Actor, SealedFor};
+use orchestrator::{Actor, SealPurpose};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use crate::access::{LoginOutcome, PERSON_LASTS, Pending, Transport, session_cookie, text_of};
-use crate::arrival::Arrival;
+use crate::access::{LoginOutcome, OIDC_SESSION_LIFETIME, PendingLogin, encode_account, session_cookie};
 use crate::extract::{AppState, BaseUrl, Parameters};
+use crate::guard::{ClientInfo, Transport};
 use crate::openapi::QueryProblems;
 use crate::problem::Problem;
 
 const COOKIE: &str = "caisson_login";
 const PROBLEM_COOKIE: &str = "caisson_login_problem";
 /// How many characters of the reason for a failed login are kept.
-const MOST_TOLD: usize = 300;
+const MAX_REASON_CHARS: usize = 300;
 /// How long a user may take at the provider.
-const LASTS: Duration = Duration::from_secs(600);
+const LOGIN_LIFETIME: Duration = Duration::from_secs(600);
 
 /// Log in with an account elsewhere
 ///
@@ -35,19 +35,19 @@ const LASTS: Duration = Duration::from_secs(600);
 )]
 pub(crate) async fn begin(
     State(state): State<AppState>,
-    arrival: Arrival,
+    client_info: ClientInfo,
     base: BaseUrl,
 ) -> Result<Response, Problem> {
     let oidc = state.access.oidc().ok_or_else(no_provider)?;
-    let (place, pending) = oidc.begin(&callback(&base)).await.map_err(|why| failed(&why))?;
-    let sealed = state.orchestrator.seal(SealedFor::Login, &pending.text(), LASTS);
-    answer(&place, cookie(&sealed, LASTS.as_secs(), arrival.transport(&state.settings)))
+    let (location, pending) = oidc.begin(&callback(&base)).await.map_err(|why| failed(&why))?;
+    let sealed = state.orchestrator.seal(SealPurpose::Login, &pending.text(), LOGIN_LIFETIME);
+    answer(&location, cookie(&sealed, LOGIN_LIFETIME.as_secs(), client_info.transport(&state.settings)))
 }
 
 /// What the provider sends along.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct Brought {
+pub(crate) struct CallbackQuery {
     /// To be exchanged for a token.
     code: Option<String>,
     /// Which login this is.
@@ -63,7 +63,7 @@ pub(crate) struct Brought {
 /// Leads to the page, logged in, or with a cookie that says why not.
 #[utoipa::path(
     get, path = "/v1/login/callback", tag = "operations", operation_id = "come_back",
-    params(Brought),
+    params(CallbackQuery),
     responses(
         (status = 303, description = "To the page"),
         (status = 404, description = "`no_provider`", body = crate::problem::ProblemAnswer<'_>, content_type = "application/problem+json"),
@@ -72,29 +72,29 @@ pub(crate) struct Brought {
 )]
 pub(crate) async fn finish(
     State(state): State<AppState>,
-    Parameters(brought): Parameters<Brought>,
-    arrival: Arrival,
+    Parameters(query): Parameters<CallbackQuery>,
+    client_info: ClientInfo,
     base: BaseUrl,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let oidc = state.access.oidc().ok_or_else(no_provider)?;
-    let transport = arrival.transport(&state.settings);
+    let transport = client_info.transport(&state.settings);
     let come_back = async {
-        let kept = find(&headers).and_then(|sealed| state.orchestrator.unseal(SealedFor::Login, sealed));
-        let pending = kept.as_deref().and_then(Pending::parse);
-        let (pending, word) = begun_here(pending, brought.state)?;
-        if let Some(error) = brought.error {
-            return Err(brought.error_description.unwrap_or(error));
+        let kept = find(&headers).and_then(|sealed| state.orchestrator.unseal(SealPurpose::Login, sealed));
+        let pending = kept.as_deref().and_then(PendingLogin::parse);
+        let (pending, state_parameter) = check_login_state(pending, query.state)?;
+        if let Some(error) = query.error {
+            return Err(query.error_description.unwrap_or(error));
         }
-        let code = brought.code.ok_or("the provider has sent neither a code nor a reason")?;
-        let key = oidc.finish(&callback(&base), &pending, &word, &code).await?;
-        state.orchestrator.meet_person(&key.id, key.role).await.map_err(|error| error.to_string())?;
+        let code = query.code.ok_or("the provider has sent neither a code nor a reason")?;
+        let key = oidc.finish(&callback(&base), &pending, &state_parameter, &code).await?;
+        state.orchestrator.remember_oidc_user(&key.id, key.role).await.map_err(|error| error.to_string())?;
         Ok(key)
     };
     match come_back.await {
         Ok(key) => {
-            let text = text_of(&key);
-            let sealed = state.orchestrator.begin_session(&text, PERSON_LASTS);
+            let text = encode_account(&key);
+            let sealed = state.orchestrator.begin_session(&text, OIDC_SESSION_LIFETIME);
             tracing::info!(target: "caisson_access", who = key.name, role = key.role.name(), "logged in with an account elsewhere");
             let mut response = answer("/", session_cookie(&sealed, transport))?;
             response.extensions_mut().insert(LoginOutcome::Done(Actor::from(&key)));
@@ -115,19 +115,22 @@ pub(crate) async fn finish(
 
 /// Accepts nothing from the callback, and shows none of it, unless this browser began the login: a link can contain
 /// anything.
-fn begun_here(pending: Option<Pending>, word: Option<String>) -> Result<(Pending, String), String> {
-    let word = word.unwrap_or_default();
+fn check_login_state(
+    pending: Option<PendingLogin>,
+    state_parameter: Option<String>,
+) -> Result<(PendingLogin, String), String> {
+    let state_parameter = state_parameter.unwrap_or_default();
     pending
-        .filter(|pending| pending.state == word)
-        .map(|pending| (pending, word))
+        .filter(|pending| pending.state == state_parameter)
+        .map(|pending| (pending, state_parameter))
         .ok_or_else(|| "the login was begun in another browser, or too long ago; begin anew".to_owned())
 }
 
 /// The reason for a failed login, which the page shows once. It is in a cookie, because anybody could craft a URL
 /// with it.
 fn problem_cookie(why: &str, transport: Transport) -> Option<HeaderValue> {
-    let secure = if transport == Transport::Secret { "; Secure" } else { "" };
-    let why: String = why.chars().take(MOST_TOLD).collect();
+    let secure = if transport == Transport::Encrypted { "; Secure" } else { "" };
+    let why: String = why.chars().take(MAX_REASON_CHARS).collect();
     let text = format!("{PROBLEM_COOKIE}={}; Path=/; Max-Age=60; SameSite=Lax{secure}", escaped(&why));
     HeaderValue::try_from(text).ok()
 }
@@ -136,9 +139,10 @@ fn callback(base: &BaseUrl) -> String {
     format!("{}/v1/login/callback", base.0)
 }
 
-fn answer(place: &str, cookie: Option<HeaderValue>) -> Result<Response, Problem> {
-    let place = HeaderValue::try_from(place).map_err(|_| Problem::internal("the provider leads nowhere"))?;
-    let mut response = (StatusCode::SEE_OTHER, [(header::LOCATION, place)]).into_response();
+fn answer(location: &str, cookie: Option<HeaderValue>) -> Result<Response, Problem> {
+    let location =
+        HeaderValue::try_from(location).map_err(|_| Problem::internal("the provider leads nowhere"))?;
+    let mut response = (StatusCode::SEE_OTHER, [(header::LOCATION, location)]).into_response();
     if let Some(cookie) = cookie {
         response.headers_mut().append(header::SET_COOKIE, cookie);
     }
@@ -146,10 +150,10 @@ fn answer(place: &str, cookie: Option<HeaderValue>) -> Result<Response, Problem>
 }
 
 /// `SameSite=Lax`: the callback is a cross-site navigation, and the browser must send the cookie with it.
-fn cookie(sealed: &str, lasts_s: u64, transport: Transport) -> Option<HeaderValue> {
-    let secure = if transport == Transport::Secret { "; Secure" } else { "" };
+fn cookie(sealed: &str, lifetime_s: u64, transport: Transport) -> Option<HeaderValue> {
+    let secure = if transport == Transport::Encrypted { "; Secure" } else { "" };
     let text =
-        format!("{COOKIE}={sealed}; Path=/v1/login; Max-Age={lasts_s}; HttpOnly; SameSite=Lax{secure}");
+        format!("{COOKIE}={sealed}; Path=/v1/login; Max-Age={lifetime_s}; HttpOnly; SameSite=Lax{secure}");
     HeaderValue::try_from(text).ok()
 }
 
@@ -185,20 +189,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_this_browser_has_begun_comes_back() {
-        let pending = || Pending::parse("state/nonce/verifier");
-        assert!(begun_here(pending(), Some("state".into())).is_ok());
-        for (kept, word) in
+    fn callback_requires_a_login_of_this_browser() {
+        let pending = || PendingLogin::parse("state/nonce/verifier");
+        assert!(check_login_state(pending(), Some("state".into())).is_ok());
+        for (kept, state_parameter) in
             [(pending(), Some("other")), (pending(), None), (None, Some("state")), (None, None)]
         {
-            let refused = begun_here(kept, word.map(ToOwned::to_owned)).unwrap_err();
+            let refused = check_login_state(kept, state_parameter.map(ToOwned::to_owned)).unwrap_err();
             assert!(refused.contains("begun in another browser"), "{refused}");
         }
     }
 
     #[test]
-    fn why_a_login_failed_cannot_say_more_to_a_browser() {
-        let cookie = problem_cookie("no; Domain=x\r\n é", Transport::Secret).unwrap();
+    fn login_failure_cookie_is_escaped_and_bounded() {
+        let cookie = problem_cookie("no; Domain=x\r\n é", Transport::Encrypted).unwrap();
         let text = cookie.to_str().unwrap();
         assert_eq!(
             text,

@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn methods_that_callers_make_up_share_one_name() {
+    fn unknown_methods_share_one_label() {
         assert_eq!(method_name(&Method::PUT), "PUT");
         assert_eq!(method_name(&Method::from_bytes(b"BREW").unwrap()), "other");
     }

@@ -28,3 +28,4 @@ pub(crate) mod sandboxes;
 pub(crate) mod shares;
 pub(crate) mod stats;
 pub(crate) mod terminal;
+mod uploads;

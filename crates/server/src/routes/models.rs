@@ -10,7 +10,7 @@ use crate::extract::AppState;
 use crate::problem::Problem;
 
 /// The `User-Agent` prefix of a Caisson server that looks for model servers.
-const SEEKER: &str = "caisson-model/";
+const PROBE_USER_AGENT: &str = "caisson-model/";
 
 /// The models of this server
 ///
@@ -23,7 +23,7 @@ const SEEKER: &str = "caisson-model/";
 pub(crate) async fn list(State(state): State<AppState>, headers: HeaderMap) -> Result<Response, Problem> {
     // A Caisson server that looks for local model servers must not make another one, or itself, do the same.
     let agent = headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok());
-    if agent.is_some_and(|agent| agent.starts_with(SEEKER)) {
+    if agent.is_some_and(|agent| agent.starts_with(PROBE_USER_AGENT)) {
         return Err(Problem::new(StatusCode::NOT_FOUND, "no_model_server", "this is no model server"));
     }
     Ok(Json(&*state.orchestrator.models().await?).into_response())

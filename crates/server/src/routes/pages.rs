@@ -5,12 +5,12 @@ use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 
 use crate::extract::AppState;
-use crate::guard::POLICY_OF_PAGES;
+use crate::guard::PAGE_CSP;
 
 const HTML: &str = "text/html; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 const STYLE: &str = "text/css; charset=utf-8";
-const PICTURE: &str = "image/svg+xml";
+const SVG: &str = "image/svg+xml";
 /// Bundled by `./build-web`.
 const DESKTOP_SCRIPT: &str =
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../web/desktop/dist/desktop.js"));
@@ -21,7 +21,7 @@ const DESKTOP_STYLE: &str =
 fn show(media_type: &'static str, content: &'static str) -> Response {
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static(media_type)),
-        (header::CONTENT_SECURITY_POLICY, POLICY_OF_PAGES),
+        (header::CONTENT_SECURITY_POLICY, PAGE_CSP),
         (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
     ];
     (headers, content).into_response()
@@ -68,13 +68,13 @@ pub(crate) const ASSETS: &[Asset] = &[
     Asset::new("/assets/copy.js", SCRIPT, include_str!("../assets/copy.js")),
     Asset::new("/assets/desktop.js", SCRIPT, DESKTOP_SCRIPT),
     Asset::new("/assets/desktop.css", STYLE, DESKTOP_STYLE),
-    Asset::new("/assets/mark.svg", PICTURE, include_str!("../assets/mark.svg")),
+    Asset::new("/assets/mark.svg", SVG, include_str!("../assets/mark.svg")),
 ];
 
 #[cfg(test)]
 mod tests {
     #[test]
-    fn the_pages_keep_to_their_own_policy() {
+    fn pages_comply_with_their_csp() {
         for page in [include_str!("../assets/docs.html"), include_str!("../assets/desktop.html")] {
             assert!(!page.contains("style="), "inline style");
             assert!(!page.contains(" onclick") && !page.contains("<style"), "inline code");

@@ -10,15 +10,17 @@ use serde::Serialize;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use utoipa::ToSchema;
 
+use crate::access::takeover_gate::TakeoverGate;
 use crate::extract::{AppState, JobPath, PortPath};
-use crate::hold::Passed;
 use crate::openapi::{JobProblems, PortProblems, SandboxProblems, WebSocketProblems};
 use crate::problem::Problem;
-use crate::view_only::{Hands, NotAViewer, Viewer};
-use crate::websocket::{Goodbye, Heard, SocketReader, SocketWriter, Upgrade};
+use crate::streams::{
+    ClientMessage, CloseReason, InputMode, InvalidViewerMessage, SocketReader, SocketWriter, Upgrade,
+    ViewerFilter,
+};
 
 /// The size limit of a message to the client.
-const PIECE_BYTES: usize = 64 * 1024;
+const CHUNK_BYTES: usize = 64 * 1024;
 
 /// What listens in a sandbox.
 #[derive(Debug, Serialize, ToSchema)]
@@ -75,7 +77,7 @@ pub(crate) async fn connect(
     upgrade: Upgrade,
 ) -> Result<Response, Problem> {
     let stream = state.orchestrator.open_port(job, port).await.map_err(|error| explain(error, port))?;
-    Ok(upgrade.start(move |writer, reader| relay(stream, Way::Bytes, writer, reader)))
+    Ok(upgrade.start(move |writer, reader| relay(stream, RelayMode::Bytes, writer, reader)))
 }
 
 fn explain(error: OrchestratorError, port: u16) -> Problem {
@@ -89,60 +91,64 @@ fn explain(error: OrchestratorError, port: u16) -> Problem {
 }
 
 /// How a connection is relayed.
-pub(crate) enum Way {
+pub(crate) enum RelayMode {
     /// Unchanged.
     Bytes,
     /// As the VNC connection of a desktop viewer, whose input is dropped while the viewer may only watch.
-    Desktop(Passed),
+    Desktop(TakeoverGate),
 }
 
 /// Relays bytes between a WebSocket and a connection in a sandbox.
 pub(crate) async fn relay(
     mut port: PortStream,
-    way: Way,
+    mode: RelayMode,
     mut writer: SocketWriter,
     mut reader: SocketReader,
 ) {
-    let goodbye = {
+    let close_reason = {
         let (from_port, to_port) = tokio::io::split(&mut port.stream);
         tokio::select! {
-            goodbye = outwards(from_port, &mut writer) => goodbye,
-            goodbye = inwards(&mut reader, way, to_port) => goodbye,
+            close_reason = relay_to_client(from_port, &mut writer) => close_reason,
+            close_reason = relay_to_port(&mut reader, mode, to_port) => close_reason,
         }
     };
     let _ = port.stream.shutdown().await;
-    writer.close(goodbye, reader).await;
+    writer.close(close_reason, reader).await;
 }
 
-async fn outwards<T: AsyncReadExt>(mut port: ReadHalf<T>, writer: &mut SocketWriter) -> Goodbye {
+async fn relay_to_client<T: AsyncReadExt>(mut port: ReadHalf<T>, writer: &mut SocketWriter) -> CloseReason {
     let mut piece = BytesMut::new();
     loop {
-        piece.reserve(PIECE_BYTES);
-        let mut bounded = (&mut port).take(PIECE_BYTES as u64);
+        piece.reserve(CHUNK_BYTES);
+        let mut bounded = (&mut port).take(CHUNK_BYTES as u64);
         let sent = tokio::select! {
             read = bounded.read_buf(&mut piece) => match read {
-                Ok(0) => return Goodbye::Done,
+                Ok(0) => return CloseReason::Done,
                 Ok(_) => writer.bytes(piece.split().freeze()).await,
-                Err(_) => return Goodbye::Failed,
+                Err(_) => return CloseReason::Failed,
             },
-            () = writer.pulse() => writer.ping().await,
+            () = writer.ping_due() => writer.ping().await,
         };
         if sent.is_err() {
-            return Goodbye::Done;
+            return CloseReason::Done;
         }
     }
 }
 
-async fn inwards<T: AsyncWriteExt>(reader: &mut SocketReader, way: Way, mut port: WriteHalf<T>) -> Goodbye {
-    let mut viewer = Viewer::new();
+async fn relay_to_port<T: AsyncWriteExt>(
+    reader: &mut SocketReader,
+    mode: RelayMode,
+    mut port: WriteHalf<T>,
+) -> CloseReason {
+    let mut viewer = ViewerFilter::new();
     loop {
         match reader.next().await {
-            Heard::Bytes(bytes) => {
-                let bytes = match &way {
-                    Way::Bytes => bytes,
-                    Way::Desktop(passed) => match viewer.take(&bytes, hands(passed)) {
+            ClientMessage::Bytes(bytes) => {
+                let bytes = match &mode {
+                    RelayMode::Bytes => bytes,
+                    RelayMode::Desktop(gate) => match viewer.take(&bytes, input_mode(gate)) {
                         Ok(bytes) => bytes,
-                        Err(NotAViewer) => return Goodbye::NotUnderstood,
+                        Err(InvalidViewerMessage) => return CloseReason::UnsupportedData,
                     },
                 };
                 let written = async {
@@ -154,13 +160,13 @@ async fn inwards<T: AsyncWriteExt>(reader: &mut SocketReader, way: Way, mut port
                     std::future::pending::<()>().await;
                 }
             }
-            Heard::Text(_) => return Goodbye::NotUnderstood,
-            Heard::Gone => return Goodbye::Done,
-            Heard::Closing => return Goodbye::ServerCloses,
+            ClientMessage::Text(_) => return CloseReason::UnsupportedData,
+            ClientMessage::Gone => return CloseReason::Done,
+            ClientMessage::Closing => return CloseReason::ServerShutdown,
         }
     }
 }
 
-fn hands(passed: &Passed) -> Hands {
-    if passed.check().is_ok() { Hands::Free } else { Hands::Tied }
+fn input_mode(gate: &TakeoverGate) -> InputMode {
+    if gate.check().is_ok() { InputMode::Full } else { InputMode::ViewOnly }
 }

@@ -10,10 +10,10 @@ use orchestrator::{JobFilter, JobId, JobKind, JobState, NewSandbox, SandboxView}
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use crate::access::Caller;
-use crate::answers::{detail_of, timestamp};
-use crate::body::JsonBody;
-use crate::extract::{Acting, AppState, JobPath, Parameters, parse_job_id};
+use crate::access::{Caller, parse_job_id};
+use crate::answers::detail_of;
+use crate::clock::timestamp;
+use crate::extract::{AppState, JobPath, JsonBody, OnBehalfOfCaller, Parameters};
 use crate::openapi::{BodyProblems, CreateSandboxProblems, QueryProblems, SandboxIdProblems, StateProblems};
 use crate::problem::Problem;
 use crate::routes::jobs::{parse_label, parse_limit};
@@ -181,7 +181,7 @@ pub(crate) async fn list(
     Parameters(query): Parameters<SandboxQuery>,
     caller: Caller,
 ) -> Result<Json<SandboxListAnswer>, Problem> {
-    let filter = JobFilter { submitter: caller.sees_only(), ..query.into_filter()? };
+    let filter = JobFilter { submitter: caller.restricted_to(), ..query.into_filter()? };
     let (sandboxes, next) = state.orchestrator.sandboxes(filter).await?;
     Ok(Json(SandboxListAnswer { sandboxes: sandboxes.into_iter().map(SandboxAnswer::new).collect(), next }))
 }
@@ -223,7 +223,7 @@ pub(crate) struct ExtendRequest {
     )
 )]
 pub(crate) async fn extend(
-    Acting(orchestrator): Acting,
+    OnBehalfOfCaller(orchestrator): OnBehalfOfCaller,
     JobPath(id): JobPath,
     JsonBody(request): JsonBody<ExtendRequest>,
 ) -> Result<Json<SandboxAnswer>, Problem> {
@@ -239,7 +239,7 @@ pub(crate) async fn extend(
     responses((status = 204, description = "It has ended"), SandboxIdProblems)
 )]
 pub(crate) async fn delete(
-    Acting(orchestrator): Acting,
+    OnBehalfOfCaller(orchestrator): OnBehalfOfCaller,
     JobPath(id): JobPath,
 ) -> Result<StatusCode, Problem> {
     orchestrator.end_sandbox(id).await?;

@@ -10,11 +10,10 @@ use orchestrator::{Actor, NewSharedLink, SessionId, SharedLink};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::access::{Caller, Lease, Revocable, Rights, Share, View};
-use crate::answers::{now_ms, timestamp};
-use crate::arrival::Arrival;
-use crate::body::JsonBody;
-use crate::extract::{AppState, BaseUrl, JobPath, SharePath};
+use crate::access::{AccessGrant, Caller, Revocable, Rights, Share, View};
+use crate::clock::{now_ms, timestamp};
+use crate::extract::{AppState, BaseUrl, JobPath, JsonBody, SharePath};
+use crate::guard::ClientInfo;
 use crate::openapi::{BodyProblems, JobProblems, NewShareProblems, ShareProblems};
 use crate::origins;
 use crate::problem::Problem;
@@ -118,21 +117,22 @@ pub(crate) async fn share(
     State(state): State<AppState>,
     JobPath(job): JobPath,
     caller: Caller,
-    Extension(lease): Extension<Lease>,
+    Extension(grant): Extension<AccessGrant>,
     base: BaseUrl,
     JsonBody(new): JsonBody<NewShare>,
 ) -> Result<Response, Problem> {
     state.orchestrator.job(job).await?;
     let view: View = new.view.parse().map_err(|problem: String| Problem::invalid_field("view", problem))?;
-    let lasts_s = new.for_s.unwrap_or(DEFAULT_S);
-    if !(1..=MAX_S).contains(&lasts_s) {
-        return Err(Problem::invalid_field("for_s", format!("{lasts_s} is not between 1 and {MAX_S}")));
+    let lifetime_s = new.for_s.unwrap_or(DEFAULT_S);
+    if !(1..=MAX_S).contains(&lifetime_s) {
+        return Err(Problem::invalid_field("for_s", format!("{lifetime_s} is not between 1 and {MAX_S}")));
     }
     let rights = if matches!(view, View::Port(_)) { Rights::Use } else { new.rights };
     // An OIDC login expires, and links created in it end with it.
-    let ends_with = if new.this_login { Some(this_login(&lease, view)?) } else { lease.session_of_person() };
-    let lasts_s = ends_with.map_or(lasts_s, |(_, left_s)| lasts_s.min(left_s));
-    let until_ms = now_ms().saturating_add(i64::try_from(lasts_s).unwrap_or(i64::MAX).saturating_mul(1000));
+    let ends_with = if new.this_login { Some(this_login(&grant, view)?) } else { grant.oidc_session() };
+    let lifetime_s = ends_with.map_or(lifetime_s, |(_, left_s)| lifetime_s.min(left_s));
+    let until_ms =
+        now_ms().saturating_add(i64::try_from(lifetime_s).unwrap_or(i64::MAX).saturating_mul(1000));
     let session = ends_with.map(|(session, _)| session.clone());
     let (id, with) = match session {
         Some(session) if new.this_login => (None, Revocable::Session(session)),
@@ -144,7 +144,7 @@ pub(crate) async fn share(
         }
     };
     let share = Share { job, view, rights, by: caller.submitter().map(|submitter| submitter.key), with };
-    let sealed = share.seal(&state.orchestrator, Duration::from_secs(lasts_s));
+    let sealed = share.seal(&state.orchestrator, Duration::from_secs(lifetime_s));
     let answer = ShareAnswer {
         id,
         url: format!("{}/share/{sealed}", base.0),
@@ -156,14 +156,14 @@ pub(crate) async fn share(
 }
 
 /// The current login session and its remaining seconds. Only views on the origins of jobs can be limited to a login.
-fn this_login(lease: &Lease, view: View) -> Result<(&SessionId, u64), Problem> {
+fn this_login(grant: &AccessGrant, view: View) -> Result<(&SessionId, u64), Problem> {
     if !matches!(view, View::Notebook | View::Port(_)) {
         return Err(Problem::invalid_field(
             "this_login",
             "is for notebooks and ports; a login itself opens all else",
         ));
     }
-    lease.session().ok_or_else(|| {
+    grant.session().ok_or_else(|| {
         Problem::invalid_field("this_login", "there is no login; the key itself opens what a job serves")
     })
 }
@@ -182,7 +182,7 @@ pub(crate) async fn list(
 ) -> Result<Json<ShareListAnswer>, Problem> {
     state.orchestrator.job(job).await?;
     let links = state.orchestrator.shares(job).into_iter();
-    let holding = links.filter(|link| Share::maker_is_known(&state.orchestrator, link.by.key.as_ref()));
+    let holding = links.filter(|link| Share::creator_is_valid(&state.orchestrator, link.by.key.as_ref()));
     Ok(Json(ShareListAnswer { shares: holding.map(SharedLinkAnswer::from).collect() }))
 }
 
@@ -223,7 +223,7 @@ pub(crate) async fn revoke(
 pub(crate) async fn open(
     State(state): State<AppState>,
     Path(link): Path<String>,
-    arrival: Arrival,
+    client_info: ClientInfo,
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
@@ -232,28 +232,29 @@ pub(crate) async fn open(
         return Err(Problem::new(StatusCode::GONE, "share_over", detail));
     };
     let job = share.job;
-    let place = match share.view {
+    let location = match share.view {
         View::Desktop => format!("/v1/jobs/{job}/desktop"),
         View::Events => format!("/v1/jobs/{job}/events"),
         View::Output => format!("/jobs/{job}/output.zip"),
         View::Terminal | View::Files => format!("/#/shared/{job}/{}", share.view),
         View::Notebook | View::Port(_) => {
-            let transport = arrival.transport(&state.settings);
-            let names = origins::JobNames::new(&state.settings);
-            let place = origins::entrance(&names, &share, &link, transport, &headers);
+            let transport = client_info.transport(&state.settings);
+            let domains = origins::JobDomains::new(&state.settings);
+            let url = origins::entry_url(&domains, &share, &link, transport, &headers);
             // A notebook also needs the takeover token. A server on a port has no use for it.
             let token =
                 uri.query().filter(|query| share.view == View::Notebook && query.starts_with(TAKEOVER));
-            place.map(|place| token.iter().fold(place, |place, token| format!("{place}&{token}"))).ok_or_else(|| {
+            url.map(|url| token.iter().fold(url, |url, token| format!("{url}&{token}"))).ok_or_else(|| {
                 let detail = "what a job serves is shown by the loopback names of the server's own machine, or below the `job_domain` that its operator sets";
                 Problem::new(StatusCode::CONFLICT, "not_on_loopback", detail)
             })?
         }
     };
-    let place = HeaderValue::try_from(place).map_err(|_| Problem::internal("the link leads nowhere"))?;
-    let mut response = (StatusCode::SEE_OTHER, [(header::LOCATION, place)]).into_response();
+    let location =
+        HeaderValue::try_from(location).map_err(|_| Problem::internal("the link leads nowhere"))?;
+    let mut response = (StatusCode::SEE_OTHER, [(header::LOCATION, location)]).into_response();
     // The seal contains the expiry, so the cookie may outlive it.
-    if let Some(cookie) = share.cookie(&link, MAX_S, arrival.transport(&state.settings)) {
+    if let Some(cookie) = share.cookie(&link, MAX_S, client_info.transport(&state.settings)) {
         response.headers_mut().insert(header::SET_COOKIE, cookie);
     }
     Ok(response)

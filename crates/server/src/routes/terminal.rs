@@ -9,29 +9,29 @@ use tokio::sync::mpsc;
 use utoipa::ToSchema;
 
 use super::exec_input::{self, feed};
-use super::exec_stream::{Outcome, listen, text_of_problem};
-use crate::extract::{Acting, AppState, JobPath, Parameters};
-use crate::hold::Passed;
+use super::exec_stream::{Outcome, receive_messages, text_of_problem};
+use crate::access::takeover_gate::TakeoverGate;
+use crate::extract::{AppState, JobPath, OnBehalfOfCaller, Parameters};
 use crate::openapi::{JobProblems, WebSocketProblems};
 use crate::problem::Problem;
-use crate::websocket::{Goodbye, SocketReader, SocketWriter, Upgrade};
+use crate::streams::{CloseReason, SocketReader, SocketWriter, Upgrade};
 
 /// The query parameters.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TerminalQuery {
     session: Option<String>,
-    #[serde(default = "usual_rows")]
+    #[serde(default = "default_rows")]
     rows: u16,
-    #[serde(default = "usual_columns")]
+    #[serde(default = "default_columns")]
     columns: u16,
 }
 
-fn usual_rows() -> u16 {
+fn default_rows() -> u16 {
     24
 }
 
-fn usual_columns() -> u16 {
+fn default_columns() -> u16 {
     80
 }
 
@@ -77,22 +77,22 @@ pub(crate) enum TerminalNotice {
 )]
 pub(crate) async fn terminal(
     State(state): State<AppState>,
-    Acting(orchestrator): Acting,
+    OnBehalfOfCaller(orchestrator): OnBehalfOfCaller,
     JobPath(id): JobPath,
     Parameters(query): Parameters<TerminalQuery>,
-    passed: Passed,
+    gate: TakeoverGate,
     upgrade: Upgrade,
 ) -> Response {
     // A caller who may only watch does nothing that the job's log records.
-    let state = if passed.check().is_ok() { AppState { orchestrator, ..state } } else { state };
-    upgrade.start(move |writer, reader| converse(state, id, query, passed, writer, reader))
+    let state = if gate.check().is_ok() { AppState { orchestrator, ..state } } else { state };
+    upgrade.start(move |writer, reader| run_session(state, id, query, gate, writer, reader))
 }
 
-async fn converse(
+async fn run_session(
     state: AppState,
     id: JobId,
     query: TerminalQuery,
-    passed: Passed,
+    gate: TakeoverGate,
     mut writer: SocketWriter,
     mut reader: SocketReader,
 ) {
@@ -102,44 +102,44 @@ async fn converse(
             state.orchestrator.return_to_terminal(id, session, size).await.map_err(Problem::from)
         }
         // Opening a new shell is more than watching.
-        None => match passed.check() {
+        None => match gate.check() {
             Ok(()) => state.orchestrator.open_terminal(id, size).await.map_err(Problem::from),
             Err(problem) => Err(problem),
         },
     };
     let outcome = match opened {
-        Ok(shell) => stay(shell, &passed, &mut writer, &mut reader).await,
+        Ok(shell) => relay_shell(shell, &gate, &mut writer, &mut reader).await,
         Err(problem) => Outcome::Refused(problem),
     };
-    let goodbye = match outcome {
+    let close_reason = match outcome {
         Outcome::Ended(CallEnd { exit_code, reason, .. }) => {
             let _ = writer.text(text_of(&TerminalNotice::Ended { exit_code, reason })).await;
-            Goodbye::Done
+            CloseReason::Done
         }
         Outcome::Refused(problem) => {
             let _ = writer.text(text_of_problem(&problem)).await;
-            Goodbye::Failed
+            CloseReason::Failed
         }
-        Outcome::Gone => Goodbye::Done,
-        Outcome::Closing => Goodbye::ServerCloses,
+        Outcome::Gone => CloseReason::Done,
+        Outcome::Closing => CloseReason::ServerShutdown,
     };
-    writer.close(goodbye, reader).await;
+    writer.close(close_reason, reader).await;
 }
 
 /// Runs the session until the shell or the client ends. The shell is never hung up.
-async fn stay(
+async fn relay_shell(
     shell: LiveExec,
-    passed: &Passed,
+    gate: &TakeoverGate,
     writer: &mut SocketWriter,
     reader: &mut SocketReader,
 ) -> Outcome {
     let LiveExec { output, input, control } = shell;
-    let (waiting, pieces) = exec_input::queue();
+    let (input_sender, input_receiver) = exec_input::queue();
     let (refusals, mut refused) = mpsc::channel(1);
     tokio::select! {
         outcome = show(output, control.call(), &mut refused, writer) => outcome,
-        outcome = listen(reader, &control, waiting, (passed, refusals)) => outcome,
-        () = feed(input, pieces) => Outcome::Gone,
+        outcome = receive_messages(reader, &control, input_sender, (gate, refusals)) => outcome,
+        () = feed(input, input_receiver) => Outcome::Gone,
     }
 }
 
@@ -160,7 +160,7 @@ async fn show(
                 Err(error) => return Outcome::Refused(error.into()),
             },
             Some(problem) = refused.recv() => writer.text(text_of_problem(&problem)).await,
-            () = writer.pulse() => writer.ping().await,
+            () = writer.ping_due() => writer.ping().await,
         };
     }
     Outcome::Gone

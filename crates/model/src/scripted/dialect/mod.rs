@@ -36,10 +36,10 @@ pub(super) fn events(
     dialect: Dialect,
     answer: &ScriptedAnswer,
     model: &str,
-    letters_asked: usize,
+    request_bytes: usize,
 ) -> Vec<Event> {
     let usage = answer.usage.unwrap_or_else(|| Usage {
-        input: (letters_asked / 4) as u64,
+        input: (request_bytes / 4) as u64,
         output: ((answer.text.len()
             + answer.reasoning.len()
             + answer.calls.iter().map(|call| call.text().len()).sum::<usize>())

@@ -6,15 +6,15 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use agent::{Ability, ExecOrder, ExecStart};
+use agent::{Capability, ExecStart, ProcessRequest};
 use protocol::CallKey;
 
 use super::super::{Driver, Stop};
 use super::host::AgentHost;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// How often to probe a sandbox whose answer is incomplete.
-const MOST_TRIES: usize = 2;
+const MAX_TRIES: usize = 2;
 
 /// Creates the link to the agent's memory folder, and prints one word for each thing that exists. The last word marks
 /// a complete answer.
@@ -30,21 +30,21 @@ const END: &str = "looked-at-everything";
 
 impl Driver {
     /// Probes the image of the job.
-    pub(super) async fn abilities(&self) -> Result<BTreeSet<Ability>, Stop> {
+    pub(super) async fn abilities(&self) -> Result<BTreeSet<Capability>, Stop> {
         let host = AgentHost::new(self, &[]).await?;
         let mut report = String::new();
-        for _ in 0..MOST_TRIES {
+        for _ in 0..MAX_TRIES {
             // A new id each time, so that the guest cannot answer with the output of an earlier probe.
             let call = format!("probe-{}", uuid::Uuid::now_v7().simple());
-            let order = ExecOrder {
+            let order = ProcessRequest {
                 call: call.clone(),
                 key: CallKey::new(call, 1),
                 start: Some(ExecStart {
-                    timeout: Some(PATIENCE),
+                    timeout: Some(TIMEOUT),
                     ..ExecStart::shell(format!("({SCRIPT}) 2>/dev/null"))
                 }),
                 from_chunk: 0,
-                wait: PATIENCE,
+                wait: TIMEOUT,
             };
             report = host.run_unlogged(order).await?;
             if is_whole(&report) {
@@ -61,16 +61,16 @@ fn is_whole(report: &str) -> bool {
 }
 
 /// Maps the words that the script printed to abilities.
-fn abilities_of(report: &str) -> BTreeSet<Ability> {
+fn abilities_of(report: &str) -> BTreeSet<Capability> {
     let words: BTreeSet<&str> = report.lines().map(str::trim).collect();
     let has = |needed: &[&str]| needed.iter().all(|word| words.contains(word));
     [
-        (Ability::Python, has(&["python3"])),
-        (Ability::Curl, has(&["curl"])),
-        (Ability::Ripgrep, has(&["rg"])),
-        (Ability::TypeScript, has(&["typescript"])),
-        (Ability::Desktop, has(&["Xvnc", "icewm"])),
-        (Ability::Browser, has(&["Xvnc", "icewm", "chromium"])),
+        (Capability::Python, has(&["python3"])),
+        (Capability::Curl, has(&["curl"])),
+        (Capability::Ripgrep, has(&["rg"])),
+        (Capability::TypeScript, has(&["typescript"])),
+        (Capability::Desktop, has(&["Xvnc", "icewm"])),
+        (Capability::Browser, has(&["Xvnc", "icewm", "chromium"])),
     ]
     .into_iter()
     .filter_map(|(ability, is_there)| is_there.then_some(ability))
@@ -82,15 +82,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_breaks_off_is_not_the_whole_answer() {
+    fn truncated_probe_output_is_not_complete() {
         assert!(is_whole("python3\nlooked-at-everything\n"));
         assert!(!is_whole("python3\n") && !is_whole(""));
     }
 
     #[test]
     fn a_browser_needs_a_desktop_to_be_seen_on() {
-        assert_eq!(abilities_of("python3\nchromium\n"), BTreeSet::from([Ability::Python]));
+        assert_eq!(abilities_of("python3\nchromium\n"), BTreeSet::from([Capability::Python]));
         let all = abilities_of("Xvnc\nicewm\nchromium");
-        assert_eq!(all, BTreeSet::from([Ability::Desktop, Ability::Browser]));
+        assert_eq!(all, BTreeSet::from([Capability::Desktop, Capability::Browser]));
     }
 }

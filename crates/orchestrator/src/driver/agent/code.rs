@@ -3,7 +3,7 @@
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use agent::{CodeOrder, CodeReport, ExecOrder, ExecStart};
+use agent::{CodeExecution, CodeReport, ExecStart, ProcessRequest};
 use protocol::{CallKey, ExecOutcome};
 
 use super::super::Stop;
@@ -13,7 +13,7 @@ use crate::event::{EventBody, NewEvent};
 use crate::kernels::KernelUse;
 
 /// Longer than the guest needs to kill a process that ignores signals, or to start a kernel.
-const END_PATIENCE: Duration = Duration::from_secs(30);
+const END_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What the log records about the end of a cell beside its result.
 #[derive(Debug, Default)]
@@ -24,7 +24,7 @@ pub(in crate::driver) struct CellEnd {
 }
 
 impl AgentHost<'_> {
-    pub(super) async fn code(&self, order: CodeOrder) -> Result<CodeReport, Stop> {
+    pub(super) async fn code(&self, order: CodeExecution) -> Result<CodeReport, Stop> {
         let language = match order.language {
             agent::Language::Python => Language::Python,
             agent::Language::TypeScript => Language::Typescript,
@@ -41,12 +41,12 @@ impl AgentHost<'_> {
             ..ExecStart::program(program_of_code(&language, &order.code))
         };
         let report = self
-            .run(ExecOrder {
+            .run(ProcessRequest {
                 key: CallKey::new(order.call.clone(), 1),
                 call: order.call.clone(),
                 start: Some(start),
                 from_chunk: 0,
-                wait: order.timeout + END_PATIENCE,
+                wait: order.timeout + END_TIMEOUT,
             })
             .await?;
         let problem = match report.end {

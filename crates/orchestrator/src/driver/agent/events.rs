@@ -9,9 +9,9 @@ use crate::kernels::LostKernel;
 use crate::request::Work;
 
 /// Maximum number of characters of the reason of a failed call.
-const MOST_REASON: usize = 200;
+const MAX_REASON_CHARS: usize = 200;
 /// Maximum number of calls that a sandbox loss notice names.
-const MOST_NAMED: usize = 30;
+const MAX_NAMED: usize = 30;
 
 /// An event of the log as the agent sees it; `None` if it does not concern the agent.
 pub(crate) fn logged(event: &Event) -> Option<Logged> {
@@ -30,20 +30,22 @@ pub(crate) fn logged(event: &Event) -> Option<Logged> {
         }
         EventBody::CallEnded(end) => AgentEvent::CallEnded { call: call()?, end: tool_end(end) },
         EventBody::PlanChanged { plan, by } => AgentEvent::PlanChanged { plan: plan.clone(), by: *by },
-        EventBody::NoteKept { name, text } => AgentEvent::NoteKept { name: name.clone(), text: text.clone() },
+        EventBody::NoteSaved { name, text } => {
+            AgentEvent::NoteSaved { name: name.clone(), text: text.clone() }
+        }
         EventBody::MessageReceived { text } => AgentEvent::MessageReceived { text: text.clone() },
         // Egress requests are independent of the agent's work, which goes on.
-        EventBody::RequestOpened(request) if request.kind == RequestKind::Egress => return None,
-        EventBody::RequestAnswered { id, .. } if id.starts_with("egress-") => return None,
-        EventBody::RequestOpened(request) => AgentEvent::RequestOpened(request.clone()),
-        EventBody::RequestAnswered { id, answer } => {
-            AgentEvent::RequestAnswered { id: id.clone(), answer: answer.clone() }
+        EventBody::InputRequested(request) if request.kind == RequestKind::Egress => return None,
+        EventBody::InputAnswered { id, .. } if id.starts_with("egress-") => return None,
+        EventBody::InputRequested(request) => AgentEvent::InputRequested(request.clone()),
+        EventBody::InputAnswered { id, answer } => {
+            AgentEvent::InputAnswered { id: id.clone(), answer: answer.clone() }
         }
         EventBody::BudgetChanged { budget } => AgentEvent::BudgetChanged { budget: *budget },
-        EventBody::AgentTold(notice) => AgentEvent::Told(notice.clone()),
+        EventBody::AgentNotified(notice) => AgentEvent::Told(notice.clone()),
         EventBody::ContextChanged(entry) => AgentEvent::ContextChanged(entry.clone()),
-        EventBody::AnswerLost(lost) => AgentEvent::AnswerLost(lost.clone()),
-        EventBody::SummaryMade(made) => AgentEvent::SummaryMade(made.clone()),
+        EventBody::ModelAnswerLost(lost) => AgentEvent::ModelAnswerLost(lost.clone()),
+        EventBody::SummaryCreated(made) => AgentEvent::SummaryCreated(made.clone()),
         EventBody::AgentFinished(finished) => AgentEvent::Finished(finished.clone()),
         _ => return None,
     };
@@ -61,15 +63,15 @@ pub(super) fn entry(event: AgentEvent) -> NewEvent {
         }
         AgentEvent::CallEnded { call, end } => of(call, EventBody::CallEnded(call_end(&end))),
         AgentEvent::PlanChanged { plan, by } => EventBody::PlanChanged { plan, by }.into(),
-        AgentEvent::NoteKept { name, text } => EventBody::NoteKept { name, text }.into(),
+        AgentEvent::NoteSaved { name, text } => EventBody::NoteSaved { name, text }.into(),
         AgentEvent::MessageReceived { text } => EventBody::MessageReceived { text }.into(),
-        AgentEvent::RequestOpened(request) => EventBody::RequestOpened(request).into(),
-        AgentEvent::RequestAnswered { id, answer } => EventBody::RequestAnswered { id, answer }.into(),
+        AgentEvent::InputRequested(request) => EventBody::InputRequested(request).into(),
+        AgentEvent::InputAnswered { id, answer } => EventBody::InputAnswered { id, answer }.into(),
         AgentEvent::BudgetChanged { budget } => EventBody::BudgetChanged { budget }.into(),
-        AgentEvent::Told(notice) => EventBody::AgentTold(notice).into(),
+        AgentEvent::Told(notice) => EventBody::AgentNotified(notice).into(),
         AgentEvent::ContextChanged(body) => EventBody::ContextChanged(body).into(),
-        AgentEvent::AnswerLost(lost) => EventBody::AnswerLost(lost).into(),
-        AgentEvent::SummaryMade(made) => EventBody::SummaryMade(made).into(),
+        AgentEvent::ModelAnswerLost(lost) => EventBody::ModelAnswerLost(lost).into(),
+        AgentEvent::SummaryCreated(made) => EventBody::SummaryCreated(made).into(),
         AgentEvent::Finished(finished) => EventBody::AgentFinished(finished).into(),
     }
 }
@@ -84,7 +86,7 @@ fn call_end(end: &ToolEnd) -> CallEnd {
     };
     // For a process, the last line says how it ended; for everything else, the first line says the most.
     let line = if end.exit_code.is_some() { end.text.lines().last() } else { end.text.lines().next() };
-    let reason = line.unwrap_or_default().trim_matches(['[', ']']).chars().take(MOST_REASON).collect();
+    let reason = line.unwrap_or_default().trim_matches(['[', ']']).chars().take(MAX_REASON_CHARS).collect();
     CallEnd {
         status,
         exit_code: end.exit_code,
@@ -129,7 +131,7 @@ pub(super) fn loss_notice(log: &[Event], ended: &Ended, kernels: &[LostKernel], 
     if undone.is_empty() {
         text += "Nothing was undone; programs that ran are gone.";
     } else {
-        let from = undone.len().saturating_sub(MOST_NAMED);
+        let from = undone.len().saturating_sub(MAX_NAMED);
         text += &format!(
             "You have a new one. The workspace is as it was before these calls, whose effects are undone: {}. Programs \
              that ran are gone, and so is what was installed outside of /workspace. Look at the workspace, then do \
@@ -160,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_of_a_tool_survives_the_log() {
+    fn tool_end_round_trips_through_the_log() {
         let end = ToolEnd { exit_code: Some(2), ..ToolEnd::failed("no\n[exit code 2]") };
         let stored = call_end(&end);
         assert_eq!(
@@ -171,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_was_interrupted_is_told_with_its_reason() {
+    fn interrupted_calls_are_shown_to_the_agent_with_their_reason() {
         let end = CallEnd {
             status: CallStatus::Interrupted,
             reason: Some("the sandbox was lost while it ran".into()),
@@ -181,8 +183,8 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_is_told_which_variables_were_lost_or_that_its_cells_run_again() {
-        let ended = Ended { reason: sandbox::EndedReason::Lost, detail: "killed".into() };
+    fn loss_notice_names_lost_variables_or_announces_the_replay() {
+        let ended = Ended { reason: sandbox::EndReason::Lost, detail: "killed".into() };
         let kernel = LostKernel {
             name: "python3".into(),
             language: "python".into(),
@@ -202,12 +204,12 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_that_ran_again_is_no_news_to_the_agent() {
+    fn replayed_cells_are_hidden_from_the_agent() {
         let event = |attempt| Event {
             sequence: 1,
             time_ms: 0,
             call: Some(CallRef { id: "turn-1-1".into(), attempt }),
-            done_by: None,
+            actor: None,
             body: EventBody::CallEnded(CallEnd::default()),
         };
         assert!(logged(&event(1)).is_some());

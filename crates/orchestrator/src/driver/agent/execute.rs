@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use agent::{ExecEnd, ExecOrder, ExecReport, ExecStart};
+use agent::{ExecEnd, ExecReport, ExecStart, ProcessRequest};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use protocol::{
@@ -14,13 +14,13 @@ use sandbox::Usage;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::super::exec::{environment, plain_environment, wait_for_cancel};
-use super::super::{Captured, Evidence, LimitSigns, OutputSink, Stop, explain_end};
+use super::super::{Captured, Evidence, LimitHints, OutputSink, Stop, explain_end};
 use super::host::AgentHost;
 use super::transcript::Transcript;
 use crate::event::{CallRef, Event, EventBody};
 
 /// How long a process may take to exit after it was killed.
-const KILL_PATIENCE: Duration = Duration::from_secs(15);
+const KILL_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Why following stopped before the process exited.
 enum Ending {
@@ -31,9 +31,9 @@ enum Ending {
 
 impl AgentHost<'_> {
     /// Runs a process, or follows one that is running, for at most `order.wait`.
-    pub(in crate::driver) async fn run(&self, order: ExecOrder) -> Result<ExecReport, Stop> {
+    pub(in crate::driver) async fn run(&self, order: ProcessRequest) -> Result<ExecReport, Stop> {
         let started = Instant::now();
-        let expiry = self.driver.core.host_disk.sleep_awake(order.wait);
+        let expiry = self.driver.core.host_disk.sleep_unfrozen(order.wait);
         tokio::pin!(expiry);
         let call = CallRef { id: order.call.clone(), attempt: order.key.attempt };
         let mut sink = OutputSink::new(
@@ -44,15 +44,15 @@ impl AgentHost<'_> {
         );
         sink.start_at(order.from_chunk);
         let mut transcript = Transcript::default();
-        let past = self.take_past(&order.call);
+        let past = self.take_logged_output(&order.call);
         if let Some(past) = &past {
             sink.resume(past);
-            read_past(past, &mut transcript);
+            replay_logged_output(past, &mut transcript);
         }
         let before = match (&order.start, past) {
             // Limit hits from before this process started must not be attributed to it.
-            (Some(_), None) => self.driver.usage(self.blamed()).await,
-            _ => self.blamed(),
+            (Some(_), None) => self.driver.usage(self.attributed_usage()).await,
+            _ => self.attributed_usage(),
         };
         let exec = order.start.as_ref().map(|start| self.exec_of(start, &order.key, &call));
         loop {
@@ -65,8 +65,8 @@ impl AgentHost<'_> {
                             sink.flush_all().await?;
                             self.forget(&client, &order);
                             self.keep_cell_end(&order.call, &outcome);
-                            let signs = sink.limit_signs();
-                            let end = self.end_of(&outcome, order.start.as_ref(), before, signs).await;
+                            let hints = sink.limit_hints();
+                            let end = self.end_of(&outcome, order.start.as_ref(), before, hints).await;
                             let refused = self.driver.recorder.refusals_of(&call).await;
                             let images = transcript.take_images();
                             let mut output = transcript.into_text();
@@ -116,7 +116,7 @@ impl AgentHost<'_> {
     }
 
     /// Runs a short command that is not logged, without the job's own environment variables, and returns its output.
-    pub(super) async fn run_unlogged(&self, order: ExecOrder) -> Result<String, Stop> {
+    pub(super) async fn run_unlogged(&self, order: ProcessRequest) -> Result<String, Stop> {
         let call = CallRef { id: order.call.clone(), attempt: order.key.attempt };
         let Some(start) = &order.start else { return Ok(String::new()) };
         let exec = Exec { environment: plain_environment(), ..self.exec_of(start, &order.key, &call) };
@@ -147,7 +147,7 @@ impl AgentHost<'_> {
         expiry: &mut (impl Future<Output = ()> + Unpin),
     ) -> Result<ExecOutcome, Ending> {
         let stop = |error: crate::error::OrchestratorError| Ending::Stop(Stop::Failed(error));
-        let mut wish = self.driver.wish.clone();
+        let mut control_request = self.driver.control_request.clone();
         loop {
             let flush_at = sink.flush_at();
             tokio::select! {
@@ -169,7 +169,7 @@ impl AgentHost<'_> {
                     sink.flush().await.map_err(stop)?;
                 }
                 () = &mut *expiry => return Err(Ending::TimeOver),
-                () = wait_for_cancel(&mut wish) => return Err(Ending::Stop(Stop::Cancelled)),
+                () = wait_for_cancel(&mut control_request) => return Err(Ending::Stop(Stop::Cancelled)),
                 () = self.driver.time_over() => return Err(Ending::Stop(Stop::Deadline)),
             }
         }
@@ -200,22 +200,22 @@ impl AgentHost<'_> {
         outcome: &ExecOutcome,
         start: Option<&ExecStart>,
         before: Usage,
-        signs: LimitSigns,
+        hints: LimitHints,
     ) -> ExecEnd {
         let after = match outcome.end {
             protocol::ExecEnd::Code(0) => before,
             _ => self.driver.usage(before).await,
         };
-        self.blame(after);
+        self.set_attributed_usage(after);
         let timeout_s = start.and_then(|start| start.timeout).map_or(0.0, |time| time.as_secs_f64());
         let evidence =
-            Evidence { outcome, expectation: None, text_found: true, signs, before, after, timeout_s };
+            Evidence { outcome, expectation: None, text_found: true, hints, before, after, timeout_s };
         let end = explain_end(&evidence);
         ExecEnd { exit_code: end.exit_code, problem: end.reason }
     }
 
     /// Lets the guest drop the output of a call whose output is in the log. Runs in the background.
-    fn forget(&self, client: &GuestClient, order: &ExecOrder) {
+    fn forget(&self, client: &GuestClient, order: &ProcessRequest) {
         let (client, key) = (client.clone(), order.key.clone());
         tokio::spawn(async move {
             let _ = client.forget(key).await;
@@ -255,12 +255,12 @@ async fn kill(client: &GuestClient, key: &CallKey, sink: &mut OutputSink) {
             }
         }
     };
-    let _ = timeout(KILL_PATIENCE, killing).await;
+    let _ = timeout(KILL_TIMEOUT, killing).await;
     let _ = sink.flush_all().await;
 }
 
 /// Replays what the log already has of a call that was in flight when the server died.
-fn read_past(past: &[Event], transcript: &mut Transcript) {
+fn replay_logged_output(past: &[Event], transcript: &mut Transcript) {
     for event in past {
         match &event.body {
             EventBody::CallOutput { text, base64: true, .. } => {

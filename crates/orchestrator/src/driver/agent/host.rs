@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use agent::{
-    AgentEvent, BrowserReport, CodeOrder, CodeReport, Conversation, DesktopReport, ExecOrder, ExecReport,
-    ExtraTools, Host, Logged, Picture, Stopped, ToolEnd, ToolStatus, Typed,
+    AgentEvent, BrowserReport, CodeExecution, CodeReport, Conversation, DesktopReport, ExecReport,
+    ExternalTools, Host, InputDelivery, Logged, Picture, ProcessRequest, Stopped, ToolEnd, ToolStatus,
 };
 use async_trait::async_trait;
 use base64::Engine as _;
@@ -24,13 +24,13 @@ use super::super::exec::wait_for_cancel;
 use super::super::pause::{self, Pause};
 use super::super::{Driver, Stop};
 use super::code::CellEnd;
-use super::mcp::Hub;
+use super::mcp::McpServers;
 use super::memory::Memory;
 use super::recall::into_text;
 use super::{events, open_outputs, stopped, transcript};
 use crate::clock::now_ms;
 use crate::error::OrchestratorError;
-use crate::event::{Event, EventBody, Wish};
+use crate::event::{ControlRequest, Event, EventBody};
 use crate::recorder::Why;
 
 /// Pause before asking again about an operation that was started over another link.
@@ -44,13 +44,13 @@ pub(in crate::driver) struct AgentHost<'a> {
     pub(super) driver: &'a Driver,
     memory: Memory,
     past: Mutex<HashMap<String, Vec<Event>>>,
-    blamed: Mutex<sandbox::Usage>,
+    attributed_usage: Mutex<sandbox::Usage>,
     worked_before: Duration,
     since: Instant,
     calls_done: Mutex<usize>,
     /// Whether a desktop is running, so that programs can open windows.
     pub(super) has_desktop: AtomicBool,
-    mcp: Option<Hub>,
+    mcp: Option<McpServers>,
     /// By call: what the guest reported about cells that have ended and whose end is not in the log yet.
     pub(super) cells: Mutex<HashMap<String, CellEnd>>,
 }
@@ -59,18 +59,20 @@ impl<'a> AgentHost<'a> {
     /// Creates the host of the job that this log belongs to.
     pub(in crate::driver) async fn new(driver: &'a Driver, log: &[Event]) -> Result<Self, OrchestratorError> {
         let past = open_outputs(driver.core.store.as_ref(), driver.recorder.job(), log).await?;
-        let worked_ms = driver
+        let active_ms = driver
             .recorder
-            .look(|view| view.agent.as_ref().map_or(0, |agent| agent.worked_until(now_ms())))
+            .with_view(|view| view.agent.as_ref().map_or(0, |agent| agent.worked_until(now_ms())))
             .await;
-        let calls_done =
-            driver.recorder.look(|view| view.agent.as_ref().map_or(0, |agent| agent.spent.tool_calls)).await;
+        let calls_done = driver
+            .recorder
+            .with_view(|view| view.agent.as_ref().map_or(0, |agent| agent.spent.tool_calls))
+            .await;
         Ok(Self {
             driver,
             memory: Memory::new(&driver.core.folder.job(driver.recorder.job())),
             past: Mutex::new(past),
-            blamed: Mutex::new(driver.blamed),
-            worked_before: Duration::from_millis(u64::try_from(worked_ms).unwrap_or(0)),
+            attributed_usage: Mutex::new(driver.attributed_usage),
+            worked_before: Duration::from_millis(u64::try_from(active_ms).unwrap_or(0)),
             since: Instant::now(),
             has_desktop: AtomicBool::new(log.iter().any(uses_desktop)),
             calls_done: Mutex::new(usize::try_from(calls_done).unwrap_or(usize::MAX)),
@@ -84,15 +86,15 @@ impl<'a> AgentHost<'a> {
         if self.driver.spec.mcp.is_empty() {
             return Ok(());
         }
-        let hub = Hub::start(self.driver, log);
-        let mut wish = self.driver.wish.clone();
+        let mcp_servers = McpServers::start(self.driver, log);
+        let mut control_request = self.driver.control_request.clone();
         tokio::select! {
-            () = hub.settle() => {}
-            () = wait_for_cancel(&mut wish) => return Err(Stop::Cancelled),
+            () = mcp_servers.settle() => {}
+            () = wait_for_cancel(&mut control_request) => return Err(Stop::Cancelled),
             () = self.driver.time_over() => return Err(Stop::Deadline),
             stop = self.keep_link() => return Err(stop),
         }
-        self.mcp = Some(hub);
+        self.mcp = Some(mcp_servers);
         Ok(())
     }
 
@@ -107,17 +109,17 @@ impl<'a> AgentHost<'a> {
     }
 
     /// What the log already has of a call that was in flight; returns it only once.
-    pub(super) fn take_past(&self, call: &str) -> Option<Vec<Event>> {
+    pub(super) fn take_logged_output(&self, call: &str) -> Option<Vec<Event>> {
         self.past.lock().unwrap_or_else(PoisonError::into_inner).remove(call)
     }
 
     /// The resource usage that was already attributed to a call.
-    pub(super) fn blamed(&self) -> sandbox::Usage {
-        *self.blamed.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn attributed_usage(&self) -> sandbox::Usage {
+        *self.attributed_usage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn blame(&self, usage: sandbox::Usage) {
-        *self.blamed.lock().unwrap_or_else(PoisonError::into_inner) = usage;
+    pub(super) fn set_attributed_usage(&self, usage: sandbox::Usage) {
+        *self.attributed_usage.lock().unwrap_or_else(PoisonError::into_inner) = usage;
     }
 
     /// Writes the memory files, both in the job's folder and in the sandbox.
@@ -127,25 +129,27 @@ impl<'a> AgentHost<'a> {
         self.memory.save(client).await;
     }
 
-    async fn look_for_stop(&self) -> Result<(), Stop> {
+    async fn check_for_stop(&self) -> Result<(), Stop> {
         if self.driver.is_cancelled() {
             return Err(Stop::Cancelled);
         }
         if Instant::now() >= self.driver.deadline() {
             return Err(Stop::Deadline);
         }
-        let (wish, taken_over) = self
+        let (control_request, taken_over) = self
             .driver
             .recorder
-            .look(|view| (view.wish, view.agent.as_ref().and_then(|agent| agent.taken_over_by.clone())))
+            .with_view(|view| {
+                (view.control_request, view.agent.as_ref().and_then(|agent| agent.taken_over_by.clone()))
+            })
             .await;
         if let Some(by) = taken_over {
             let why =
                 Why::new("takeover", format!("{by} works in the sandbox; `handback` lets the agent go on"));
             return Err(Stop::Paused(Pause { why, retry_after: None }));
         }
-        if wish == Some(Wish::Pause) {
-            return Err(Stop::Paused(pause::by_wish()));
+        if control_request == Some(ControlRequest::Pause) {
+            return Err(Stop::Paused(pause::paused_by_user()));
         }
         let done = *self.calls_done.lock().unwrap_or_else(PoisonError::into_inner);
         self.driver.checkpoint_if_due(done, usize::MAX).await
@@ -173,7 +177,7 @@ impl Host for AgentHost<'_> {
         let ended = new.iter().filter(|event| matches!(event, AgentEvent::CallEnded { .. })).count();
         for event in &new {
             if let AgentEvent::CallEnded { end, .. } = event {
-                self.driver.rhythm().worked(Duration::from_millis(end.duration_ms));
+                self.driver.checkpoint_schedule().worked(Duration::from_millis(end.duration_ms));
             }
         }
         let entries = new.into_iter().map(events::entry).map(|entry| self.with_cell_end(entry)).collect();
@@ -188,13 +192,13 @@ impl Host for AgentHost<'_> {
     }
 
     async fn check(&self) -> Result<(), Stopped> {
-        self.look_for_stop().await.map_err(stopped)
+        self.check_for_stop().await.map_err(stopped)
     }
 
     async fn must_stop(&self) -> Stopped {
-        let mut wish = self.driver.wish.clone();
+        let mut control_request = self.driver.control_request.clone();
         let stop = tokio::select! {
-            () = wait_for_cancel(&mut wish) => Stop::Cancelled,
+            () = wait_for_cancel(&mut control_request) => Stop::Cancelled,
             () = self.driver.time_over() => Stop::Deadline,
         };
         stopped(stop)
@@ -242,11 +246,11 @@ impl Host for AgentHost<'_> {
         })
     }
 
-    async fn execute(&self, order: ExecOrder) -> Result<ExecReport, Stopped> {
+    async fn execute(&self, order: ProcessRequest) -> Result<ExecReport, Stopped> {
         self.run(order).await.map_err(stopped)
     }
 
-    async fn type_into(&self, key: CallKey, text: &str) -> Result<Result<Typed, String>, Stopped> {
+    async fn type_into(&self, key: CallKey, text: &str) -> Result<Result<InputDelivery, String>, Stopped> {
         let open = self.ask(|client| {
             let key = key.clone();
             async move { client.input(key).await }
@@ -257,11 +261,11 @@ impl Host for AgentHost<'_> {
         };
         // Never type a text again that may have been typed.
         match input.write(text.as_bytes()).await {
-            Ok(()) => Ok(Ok(Typed::Surely)),
+            Ok(()) => Ok(Ok(InputDelivery::Delivered)),
             Err(ProtocolError::Refused(message)) => Ok(Err(message)),
             Err(error) => {
                 self.driver.after_break(error).await.map_err(stopped)?;
-                Ok(Ok(Typed::Perhaps))
+                Ok(Ok(InputDelivery::Uncertain))
             }
         }
     }
@@ -274,7 +278,7 @@ impl Host for AgentHost<'_> {
         .await
     }
 
-    async fn run_code(&self, order: CodeOrder) -> Result<CodeReport, Stopped> {
+    async fn run_code(&self, order: CodeExecution) -> Result<CodeReport, Stopped> {
         self.code(order).await.map_err(stopped)
     }
 
@@ -290,7 +294,7 @@ impl Host for AgentHost<'_> {
         self.browse_page(action).await.map_err(stopped)
     }
 
-    async fn keep_picture(&self, image: model::Image) -> Result<Picture, Stopped> {
+    async fn store_image(&self, image: model::Image) -> Result<Picture, Stopped> {
         self.keep_image(image).await.map_err(stopped)
     }
 
@@ -299,17 +303,17 @@ impl Host for AgentHost<'_> {
         self.driver.core.store.blob(job, digest.to_owned()).await.map_err(stopped)
     }
 
-    async fn keep_text(&self, text: String) -> Result<(String, context::Blob), Stopped> {
+    async fn store_text(&self, text: String) -> Result<(String, context::Blob), Stopped> {
         let mut bytes = text.into_bytes();
         // Redact what is stored beside the log in the same way as the log.
         self.driver.recorder.redactor().cover(&mut bytes);
         let text = into_text(bytes);
-        let blob = context::output::blob_of(&text);
+        let blob = context::output_cap::blob_of(&text);
         self.driver.recorder.put_blob(text.clone().into_bytes()).await.map_err(stopped)?;
         Ok((text, blob))
     }
 
-    async fn kept_text(&self, digest: &str) -> Result<Option<String>, Stopped> {
+    async fn stored_text(&self, digest: &str) -> Result<Option<String>, Stopped> {
         Ok(self.picture(digest).await?.map(into_text))
     }
 
@@ -318,19 +322,19 @@ impl Host for AgentHost<'_> {
     }
 
     fn hear(&self, turn: u64, event: &model::ModelEvent) {
-        self.driver.speech.hear(turn, event);
+        self.driver.speech.apply(turn, event);
     }
 
-    fn extra_tools(&self) -> ExtraTools {
-        self.mcp.as_ref().map(Hub::tools).unwrap_or_default()
+    fn external_tools(&self) -> ExternalTools {
+        self.mcp.as_ref().map(McpServers::tools).unwrap_or_default()
     }
 
-    async fn call_extra(&self, tool: &str, input: Value, call: &str) -> Result<ToolEnd, Stopped> {
-        let Some(hub) = &self.mcp else {
+    async fn call_external_tool(&self, tool: &str, input: Value, call: &str) -> Result<ToolEnd, Stopped> {
+        let Some(mcp_servers) = &self.mcp else {
             return Ok(ToolEnd::failed(format!("there is no tool `{tool}`")));
         };
         let called = tokio::select! {
-            called = hub.call(tool, input, call) => called,
+            called = mcp_servers.call(tool, input, call) => called,
             stop = self.must_stop() => return Err(stop),
             stop = self.keep_link() => return Err(stopped(stop)),
         };
@@ -396,7 +400,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_that_are_not_utf_8_are_part_of_what_a_call_has_printed() {
+    fn call_output_includes_pieces_that_are_not_utf_8() {
         let piece = |text: &str, base64| EventBody::CallOutput {
             stream: "stdout".into(),
             next_chunk: 1,

@@ -8,22 +8,22 @@ use protocol::{FileKind, FileOperation, FileReply};
 use super::super::Stop;
 use super::host::AgentHost;
 use crate::event::{Event, EventBody};
-use crate::workspace_path::UNLISTED;
+use crate::workspace_path::SKIPPED_FOLDERS;
 
 const NAME: &str = "AGENTS.md";
 /// How many folders deep to search.
 const DEPTH: u32 = 4;
-const MOST_ENTRIES: u32 = 5000;
+const MAX_ENTRIES: u32 = 5000;
 /// Bytes read per file, and number of files.
-const MOST_BYTES: u64 = 16 * 1024;
-const MOST_FILES: usize = 8;
+const MAX_BYTES: u64 = 16 * 1024;
+const MAX_FILES: usize = 8;
 
 impl AgentHost<'_> {
     /// Passes the workspace's instructions to the agent, unless that was done before.
     pub(super) async fn read_instructions(&self, log: &[Event]) -> Result<(), Stop> {
         let is_done = log.iter().any(|event| match &event.body {
             EventBody::TurnStarted(_) => true,
-            EventBody::AgentTold(notice) => notice.code == NoticeCode::Instructions,
+            EventBody::AgentNotified(notice) => notice.code == NoticeCode::Instructions,
             _ => false,
         });
         if is_done {
@@ -39,8 +39,8 @@ impl AgentHost<'_> {
         let list = FileOperation::List {
             path: String::new(),
             depth: DEPTH,
-            limit: MOST_ENTRIES,
-            skip: UNLISTED.map(str::to_owned).to_vec(),
+            limit: MAX_ENTRIES,
+            skip: SKIPPED_FOLDERS.map(str::to_owned).to_vec(),
         };
         let Ok(FileReply::Entries { entries, truncated }) = self.file(None, list).await? else {
             return Ok(());
@@ -56,8 +56,8 @@ impl AgentHost<'_> {
             files.insert(0, NAME);
         }
         let mut text = String::new();
-        for path in files.iter().take(MOST_FILES) {
-            let read = FileOperation::Read { path: (*path).to_owned(), offset: 0, limit_bytes: MOST_BYTES };
+        for path in files.iter().take(MAX_FILES) {
+            let read = FileOperation::Read { path: (*path).to_owned(), offset: 0, limit_bytes: MAX_BYTES };
             if let Ok(FileReply::Content { content, base64, size }) = self.file(None, read).await? {
                 text += &section(path, &content, base64, size);
             }
@@ -65,7 +65,7 @@ impl AgentHost<'_> {
         if text.is_empty() {
             return Ok(());
         }
-        if let Some(others) = files.get(MOST_FILES..).filter(|others| !others.is_empty()) {
+        if let Some(others) = files.get(MAX_FILES..).filter(|others| !others.is_empty()) {
             text += &format!("\n\n[Not shown: {}]", others.join(", "));
         }
         if truncated {
@@ -92,8 +92,8 @@ fn section(path: &str, content: &str, is_base64: bool, size: u64) -> String {
         "\n\n{path} (for {place}):\n{}",
         content.trim().trim_end_matches(char::REPLACEMENT_CHARACTER)
     );
-    if size > MOST_BYTES {
-        text += &format!("\n[These are the first {MOST_BYTES} of {size} bytes; `read_file` shows the rest]");
+    if size > MAX_BYTES {
+        text += &format!("\n[These are the first {MAX_BYTES} of {size} bytes; `read_file` shows the rest]");
     }
     text
 }
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_shown_of_a_file_is_said() {
+    fn truncated_instruction_files_are_marked() {
         let whole = section("AGENTS.md", "be kind\n", false, 8);
         assert_eq!(whole, "\n\nAGENTS.md (for everything):\nbe kind");
         let cut = section("web/AGENTS.md", &STANDARD.encode(b"na\xc3"), true, 20_000);

@@ -17,9 +17,9 @@ const FOLDER: &str = ".caisson";
 /// Minimum time between two writes while the agent works.
 const INTERVAL: Duration = Duration::from_secs(5);
 /// How long the guest may take to write one of them.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum size of a file that the guest accepts in one message.
-const MOST_BYTES: usize = 8 * 1024 * 1024;
+const MAX_BYTES: usize = 8 * 1024 * 1024;
 
 /// Writes the memory files of one job.
 pub(super) struct Memory {
@@ -118,12 +118,12 @@ async fn write(
             tracing::warn!(job = job.map(tracing::field::display), %error, name, "the file cannot be written");
         }
         if let Some(client) = &client
-            && content.len() < MOST_BYTES
+            && content.len() < MAX_BYTES
         {
             let path = format!("{FOLDER}/{name}");
             let operation = FileOperation::Write { path, content, mode: None };
             // A full disk or a lost sandbox is reported elsewhere.
-            let _ = tokio::time::timeout(PATIENCE, client.file(None, operation)).await;
+            let _ = tokio::time::timeout(TIMEOUT, client.file(None, operation)).await;
         }
     }
 }

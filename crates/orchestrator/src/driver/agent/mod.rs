@@ -36,7 +36,7 @@ use crate::store::{CALLS, Kinds, OUTPUT, Store};
 const CALLS_AND_CHECKPOINTS: Kinds = Kinds::Only(&["call_started", "checkpoint"]);
 /// The events that start a model request or end it.
 const TURNS: Kinds =
-    Kinds::Only(&["turn_started", "model_answered", "answer_lost", "context_changed", "state_changed"]);
+    Kinds::Only(&["turn_started", "model_answered", "model_answer_lost", "context_changed", "state_changed"]);
 /// Error codes of a model whose server may no longer exist.
 const GONE: [&str; 2] = ["model_unreachable", "model_cut"];
 
@@ -44,7 +44,7 @@ impl Driver {
     /// Runs the agent until it is done. `None` means that the task succeeded; otherwise the reason why the job
     /// failed.
     pub(super) async fn run_agent(&mut self) -> Result<Option<Why>, Stop> {
-        self.settle_foreign_calls().await?;
+        self.interrupt_api_calls().await?;
         if self.is_cancelled() {
             self.end_calls(&Stop::Cancelled).await?;
             return Err(Stop::Cancelled);
@@ -60,8 +60,8 @@ impl Driver {
                 return Err(Stop::Paused(Pause { why, retry_after }));
             }
         };
-        self.count_cut_answer(model.as_ref()).await?;
-        let log = self.recorder.follow_news().await?;
+        self.charge_interrupted_answer(model.as_ref()).await?;
+        let log = self.recorder.follow_events().await?;
         // Needed soon, and takes a while to load.
         context::tokens::prepare();
         let abilities = self.abilities().await?;
@@ -70,10 +70,10 @@ impl Driver {
         host.start_tools(&log).await?;
         let parts = AgentParts {
             toolbox: Toolbox::new(tools::standard(), &abilities),
-            extra: host.extra_tools(),
+            extra: host.external_tools(),
             settings,
             model: Arc::clone(&model),
-            egress: outside_text(&self.spec),
+            egress: network_text(&self.spec),
             cache_key: self.recorder.job().to_string(),
             recall: self.recall(),
             summaries: self.core.settings().context.summaries,
@@ -85,9 +85,9 @@ impl Driver {
         drop(past);
         let turns_before = agent.conversation().spent().turns;
         let ended = Box::pin(agent.run(&host)).await;
-        self.speech.fall_silent();
+        self.speech.clear_snapshot();
         host.save_memory(agent.conversation()).await;
-        let result = ended_as(ended);
+        let result = outcome_of_run(ended);
         let has_answered = agent.conversation().spent().turns > turns_before;
         drop(host);
         if has_answered {
@@ -104,18 +104,18 @@ impl Driver {
 
     /// Accounts for a model answer that was cut off by the end of an earlier server process. Only the cost of the
     /// prompt is known.
-    async fn count_cut_answer(&self, model: &dyn model::Model) -> Result<(), Stop> {
+    async fn charge_interrupted_answer(&self, model: &dyn model::Model) -> Result<(), Stop> {
         let log = self.core.store.all_events(self.recorder.job(), TURNS, 0).await?;
-        let Some(cut) = cut_answer(&log) else { return Ok(()) };
+        let Some(cut) = interrupted_request(&log) else { return Ok(()) };
         let usage = model::Usage { input: u64::from(cut.prompt_tokens), ..model::Usage::default() };
-        let lost = agent::AnswerLost {
+        let lost = agent::ModelAnswerLost {
             turn: cut.turn,
             model: cut.model.clone(),
             usage,
             cost: model.cost_at_most(&usage),
             problem: "the server ended while the model answered".into(),
         };
-        Ok(self.recorder.record(EventBody::AnswerLost(Box::new(lost))).await?)
+        Ok(self.recorder.record(EventBody::ModelAnswerLost(Box::new(lost))).await?)
     }
 
     /// Records an end for calls that were aborted together with the job.
@@ -127,7 +127,7 @@ impl Driver {
         };
         let log = self.core.store.all_events(self.recorder.job(), CALLS, 0).await?;
         for call in open_calls(&log).into_iter().filter(|call| is_agent_call(&call.id)) {
-            self.kill_left(&call).await;
+            self.kill_orphaned(&call).await;
             let end = CallEnd {
                 status: CallStatus::Failed,
                 code: Some(code.into()),
@@ -140,7 +140,7 @@ impl Driver {
     }
 
     /// Kills the process of a call that an earlier server process started. Those of this process are already killed.
-    async fn kill_left(&self, call: &CallRef) {
+    async fn kill_orphaned(&self, call: &CallRef) {
         let killing = async {
             let client = self.guest().await.ok()?;
             client.kill(CallKey::new(call.id.clone(), call.attempt)).await.ok()
@@ -149,7 +149,7 @@ impl Driver {
     }
 
     /// The notice that tells the agent which of its calls were undone by the sandbox loss.
-    pub(super) async fn tell_of_loss(
+    pub(super) async fn sandbox_loss_events(
         &self,
         ended: &Ended,
         kernels: &[LostKernel],
@@ -159,13 +159,13 @@ impl Driver {
         }
         let log = self.core.store.all_events(self.recorder.job(), CALLS_AND_CHECKPOINTS, 0).await?;
         let replay = self.spec.on_kernel_loss == OnKernelLoss::Replay;
-        Ok(vec![EventBody::AgentTold(events::loss_notice(&log, ended, kernels, replay)).into()])
+        Ok(vec![EventBody::AgentNotified(events::loss_notice(&log, ended, kernels, replay)).into()])
     }
 }
 
 /// The model request whose answer was never received because the server ended. Anything else that interrupts a
 /// request changes the job's state.
-fn cut_answer(log: &[Event]) -> Option<&agent::TurnStarted> {
+fn interrupted_request(log: &[Event]) -> Option<&agent::TurnStarted> {
     match &log.last()?.body {
         EventBody::TurnStarted(started) => Some(started),
         _ => None,
@@ -173,7 +173,7 @@ fn cut_answer(log: &[Event]) -> Option<&agent::TurnStarted> {
 }
 
 /// Maps the end of an agent run to the job's outcome.
-fn ended_as(ended: Result<Ending, Stopped>) -> Result<Option<Why>, Stop> {
+fn outcome_of_run(ended: Result<Ending, Stopped>) -> Result<Option<Why>, Stop> {
     match ended {
         Ok(Ending::Finished(finished)) if finished.is_done() => Ok(None),
         Ok(Ending::Finished(finished)) => Ok(Some(Why::new("gave_up", finished.summary))),
@@ -196,9 +196,9 @@ fn ended_as(ended: Result<Ending, Stopped>) -> Result<Option<Why>, Stop> {
 }
 
 /// Describes the network to the model: the egress policy, and the secrets it can use without seeing them.
-fn outside_text(spec: &crate::request::JobSpec) -> String {
+fn network_text(spec: &crate::request::JobSpec) -> String {
     let mut text = egress_text(&spec.egress);
-    for (name, secret) in &spec.outward.secrets {
+    for (name, secret) in &spec.egress_settings.secrets {
         let hosts: Vec<String> = secret.hosts.iter().map(ToString::to_string).collect();
         text += &format!(
             " ${name} holds a placeholder of a secret: send it in a header over https to {} and nowhere else, it \
@@ -273,13 +273,13 @@ mod tests {
     use crate::state::JobState;
 
     #[test]
-    fn an_answer_is_cut_off_where_neither_it_nor_a_pause_follows_the_question() {
+    fn model_request_is_interrupted_if_no_answer_or_state_change_follows() {
         let asked =
             agent::TurnStarted { turn: 3, model: "m".into(), prompt_tokens: 7, status: String::new() };
-        let event = |body| Event { sequence: 1, time_ms: 0, call: None, done_by: None, body };
+        let event = |body| Event { sequence: 1, time_ms: 0, call: None, actor: None, body };
         let mut log = vec![event(EventBody::TurnStarted(asked.clone()))];
-        assert_eq!(cut_answer(&log), Some(&asked));
+        assert_eq!(interrupted_request(&log), Some(&asked));
         log.push(event(EventBody::StateChanged { state: JobState::Paused, code: None, reason: None }));
-        assert_eq!(cut_answer(&log), None);
+        assert_eq!(interrupted_request(&log), None);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use agent::{Recall, WholeTexts};
+use agent::{OutputStore, Recall};
 use async_trait::async_trait;
 use model::Embeddings;
 
@@ -39,7 +39,7 @@ struct Outputs {
 }
 
 #[async_trait]
-impl WholeTexts for Outputs {
+impl OutputStore for Outputs {
     async fn whole(&self, digest: &str) -> Result<Option<String>, String> {
         let bytes = self.store.blob(self.job, digest.to_owned()).await.map_err(|error| error.to_string())?;
         Ok(bytes.map(into_text))

@@ -14,9 +14,9 @@ use crate::browser::{self, BrowserInput};
 use crate::desktop::desktop_spec;
 
 /// Longer than the longest wait of any action.
-const PATIENCE: Duration = Duration::from_secs(660);
+const TIMEOUT: Duration = Duration::from_secs(660);
 /// How long the guest may take to store a file.
-const FILE_PATIENCE: Duration = Duration::from_secs(60);
+const FILE_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl AgentHost<'_> {
     /// Performs an action on the desktop. For a key that the guest knows, it returns the earlier result: no action is
@@ -27,15 +27,15 @@ impl AgentHost<'_> {
         action: GuiAction,
     ) -> Result<Result<DesktopReport, String>, Stop> {
         let desktop = desktop_spec(&self.driver.spec);
-        let expiry = self.driver.core.host_disk.sleep_awake(PATIENCE);
+        let expiry = self.driver.core.host_disk.sleep_unfrozen(TIMEOUT);
         tokio::pin!(expiry);
-        let mut wish = self.driver.wish.clone();
+        let mut control_request = self.driver.control_request.clone();
         loop {
             let client = self.driver.guest().await?;
             let asking = client.act_on_desktop(desktop.clone(), key.clone(), action.clone());
             let asked = tokio::select! {
                 asked = asking => asked,
-                () = wait_for_cancel(&mut wish) => return Err(Stop::Cancelled),
+                () = wait_for_cancel(&mut control_request) => return Err(Stop::Cancelled),
                 () = self.driver.time_over() => return Err(Stop::Deadline),
                 () = &mut expiry => return Ok(Err("it did not end in time".into())),
             };
@@ -69,12 +69,12 @@ impl AgentHost<'_> {
             return Ok(Err(error.to_string()));
         }
         let client = self.driver.guest().await?;
-        let expiry = self.driver.core.host_disk.sleep_awake(PATIENCE);
+        let expiry = self.driver.core.host_disk.sleep_unfrozen(TIMEOUT);
         tokio::pin!(expiry);
-        let mut wish = self.driver.wish.clone();
+        let mut control_request = self.driver.control_request.clone();
         let done = tokio::select! {
             done = browser::perform(&client, &self.driver.spec, &input) => done,
-            () = wait_for_cancel(&mut wish) => return Err(Stop::Cancelled),
+            () = wait_for_cancel(&mut control_request) => return Err(Stop::Cancelled),
             () = self.driver.time_over() => return Err(Stop::Deadline),
             () = &mut expiry => return Ok(Err("it did not end in time".into())),
         };
@@ -105,7 +105,7 @@ impl AgentHost<'_> {
                 }
                 upload.finish().await
             };
-            match self.driver.core.host_disk.within(FILE_PATIENCE, writing).await {
+            match self.driver.core.host_disk.within(FILE_TIMEOUT, writing).await {
                 Some(Ok(_)) => return Ok(Ok(())),
                 Some(Err(error @ (ProtocolError::Io(_) | ProtocolError::Closed))) => {
                     self.driver.after_break(error).await?;

@@ -6,7 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use protocol::{DisplayReader, OutputChunk, OutputStream};
 
 /// Maximum number of images per call.
-const MOST_IMAGES: usize = 4;
+const MAX_IMAGES: usize = 4;
 /// How many bytes are kept from the start and from the end: more than the guest returns for one process.
 const HEAD_BYTES: usize = 16 * 1024 * 1024;
 const TAIL_BYTES: usize = 8 * 1024 * 1024;
@@ -37,7 +37,7 @@ impl Transcript {
                     continue;
                 };
                 if let Ok(bytes) = STANDARD.decode(data.replace('\n', ""))
-                    && self.images.len() < MOST_IMAGES
+                    && self.images.len() < MAX_IMAGES
                 {
                     self.images.push(model::Image { media_type: media_type.to_owned(), bytes });
                 }
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_of_an_output_is_there_and_what_nobody_has_is_said_where_it_is_missing() {
+    fn transcript_keeps_all_output_and_marks_gaps() {
         let mut transcript = Transcript::default();
         let lines: String = (0..20_000).map(|line| format!("line {line:06}\n")).collect();
         transcript.take(lines.as_bytes());
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endless_output_does_not_fill_the_memory() {
+    fn transcript_memory_is_bounded() {
         let mut transcript = Transcript::default();
         let piece = vec![b'x'; 1024 * 1024];
         (0..64).for_each(|_| transcript.take(&piece));
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_terminals_understand_is_left_out() {
+    fn terminal_control_sequences_are_removed() {
         assert_eq!(clean(b"\x1b[31mred\x1b[0m\r\n10%\r50%\r100%\nok"), "red\n100%\nok");
     }
 }

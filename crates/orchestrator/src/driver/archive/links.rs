@@ -13,14 +13,14 @@ const MAX_LINKS: usize = 40;
 const MAX_WORK: usize = 1 << 30;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum LeadsOut {
+pub(super) enum EscapeReason {
     Absolute,
     Escapes,
     /// There are too many links with too long paths to check all of them.
     Unchecked,
 }
 
-impl LeadsOut {
+impl EscapeReason {
     /// The reason code for the manifest.
     pub(super) fn reason(self) -> &'static str {
         match self {
@@ -44,10 +44,10 @@ impl Links {
     }
 
     /// Whether and how a link leads out of the workspace. A dangling or circular link does not.
-    pub(super) fn leads_out(&mut self, path: &str) -> Option<LeadsOut> {
+    pub(super) fn escape_reason(&mut self, path: &str) -> Option<EscapeReason> {
         let target = self.targets.get(path)?;
         if target.starts_with('/') {
-            return Some(LeadsOut::Absolute);
+            return Some(EscapeReason::Absolute);
         }
         // A malicious stream may put a link below another link.
         let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
@@ -56,7 +56,11 @@ impl Links {
 }
 
 /// Resolves a path from the root of the workspace, and then another path from there.
-fn follow(targets: &HashMap<String, String>, work: &mut usize, [first, then]: [&str; 2]) -> Option<LeadsOut> {
+fn follow(
+    targets: &HashMap<String, String>,
+    work: &mut usize,
+    [first, then]: [&str; 2],
+) -> Option<EscapeReason> {
     let mut here = String::new();
     let mut left = vec![then.split('/'), first.split('/')];
     let mut links = 0;
@@ -67,11 +71,11 @@ fn follow(targets: &HashMap<String, String>, work: &mut usize, [first, then]: [&
         };
         *work = work.saturating_add(here.len() + part.len() + 1);
         if *work > MAX_WORK {
-            return Some(LeadsOut::Unchecked);
+            return Some(EscapeReason::Unchecked);
         }
         match part {
             "" | "." => {}
-            ".." if here.is_empty() => return Some(LeadsOut::Escapes),
+            ".." if here.is_empty() => return Some(EscapeReason::Escapes),
             ".." => here.truncate(here.rfind('/').unwrap_or(0)),
             name => {
                 let above = here.len();
@@ -81,7 +85,7 @@ fn follow(targets: &HashMap<String, String>, work: &mut usize, [first, then]: [&
                 here.push_str(name);
                 let Some(next) = targets.get(&here) else { continue };
                 if next.starts_with('/') {
-                    return Some(LeadsOut::Escapes);
+                    return Some(EscapeReason::Escapes);
                 }
                 links += 1;
                 if links > MAX_LINKS {
@@ -108,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_stays_inside_is_kept_whatever_is_there() {
+    fn links_that_stay_inside_are_kept_even_if_dangling() {
         let mut links = of(&[
             ("a", "b"),
             ("d/e/up", "../../b"),
@@ -117,22 +121,22 @@ mod tests {
             ("gone", "no/such/file"),
         ]);
         for path in ["a", "d/e/up", "d/here", "root", "gone"] {
-            assert_eq!(links.leads_out(path), None, "{path}");
+            assert_eq!(links.escape_reason(path), None, "{path}");
         }
     }
 
     #[test]
-    fn absolute_links_and_those_that_climb_out_are_found() {
+    fn absolute_and_escaping_links_are_found() {
         let mut links =
             of(&[("abs", "/workspace/a"), ("up", ".."), ("d/up", "../../x"), ("odd", "a/./..//../x")]);
-        assert_eq!(links.leads_out("abs"), Some(LeadsOut::Absolute));
+        assert_eq!(links.escape_reason("abs"), Some(EscapeReason::Absolute));
         for path in ["up", "d/up", "odd"] {
-            assert_eq!(links.leads_out(path), Some(LeadsOut::Escapes), "{path}");
+            assert_eq!(links.escape_reason(path), Some(EscapeReason::Escapes), "{path}");
         }
     }
 
     #[test]
-    fn a_link_is_followed_through_others() {
+    fn links_are_resolved_through_other_links() {
         let mut links = of(&[
             ("p/q/r/l", "../../../s"),
             ("inside", "p/q/r/l/.."),
@@ -142,29 +146,29 @@ mod tests {
             ("d/top", ".."),
             ("d/top/x", "../y"),
         ]);
-        assert_eq!((links.leads_out("p/q/r/l"), links.leads_out("inside")), (None, None));
+        assert_eq!((links.escape_reason("p/q/r/l"), links.escape_reason("inside")), (None, None));
         // The last link is below another link; judged by its text alone, it would stay inside.
         for path in ["outside", "through", "d/top/x"] {
-            assert_eq!(links.leads_out(path), Some(LeadsOut::Escapes), "{path}");
+            assert_eq!(links.escape_reason(path), Some(EscapeReason::Escapes), "{path}");
         }
     }
 
     #[test]
-    fn links_that_lead_to_each_other_lead_nowhere() {
+    fn circular_links_do_not_escape() {
         let mut links = of(&[("a", "b"), ("b", "a"), ("self", "self/x")]);
         for path in ["a", "b", "self"] {
-            assert_eq!(links.leads_out(path), None, "{path}");
+            assert_eq!(links.escape_reason(path), None, "{path}");
         }
     }
 
     #[test]
-    fn links_that_take_too_long_to_follow_are_left_out() {
+    fn links_that_are_too_expensive_to_resolve_are_left_out() {
         let long = "d/../".repeat(800) + "next";
         let mut links = Links::default();
         for number in 0..40 {
             links.add(&format!("n{number}"), &long.replace("next", &format!("n{}", number + 1)));
         }
         links.work = MAX_WORK - 1000;
-        assert_eq!(links.leads_out("n0"), Some(LeadsOut::Unchecked));
+        assert_eq!(links.escape_reason("n0"), Some(EscapeReason::Unchecked));
     }
 }

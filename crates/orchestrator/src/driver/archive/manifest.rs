@@ -6,17 +6,17 @@ use std::io;
 
 use serde::Serialize;
 
-use crate::outward::Download;
+use crate::egress::Download;
 
 /// What every redacted name contains.
-const COVERED: &str = "********";
+const REDACTED: &str = "********";
 /// Maximum number of files with the same name after redaction.
-const MOST_ALIKE: u32 = 1000;
+const MAX_SAME_NAME: u32 = 1000;
 /// Maximum size of all names and link targets of one archive, which are kept in memory until it is written.
 pub(super) const MAX_NAME_BYTES: usize = 64 * 1024 * 1024;
 /// Maximum number of left-out entries, and maximum length of the name of each.
 pub(super) const MAX_LEFT_OUT: usize = 1000;
-pub(super) const MAX_TOLD_BYTES: usize = 300;
+pub(super) const MAX_LISTED_NAME_BYTES: usize = 300;
 
 #[derive(Serialize)]
 pub(super) struct Manifest {
@@ -61,8 +61,8 @@ impl Manifest {
         if self.left_out.len() >= MAX_LEFT_OUT {
             return;
         }
-        if name.len() > MAX_TOLD_BYTES {
-            let end = (0..=MAX_TOLD_BYTES).rev().find(|end| name.is_char_boundary(*end)).unwrap_or(0);
+        if name.len() > MAX_LISTED_NAME_BYTES {
+            let end = (0..=MAX_LISTED_NAME_BYTES).rev().find(|end| name.is_char_boundary(*end)).unwrap_or(0);
             name.truncate(end);
             name.push_str("...");
             name.shrink_to_fit();
@@ -71,7 +71,7 @@ impl Manifest {
     }
 
     /// Counts the memory that an entry takes.
-    pub(super) fn take_room(&mut self, bytes: usize) -> io::Result<()> {
+    pub(super) fn count_memory(&mut self, bytes: usize) -> io::Result<()> {
         self.name_bytes = self.name_bytes.saturating_add(bytes);
         if self.name_bytes > MAX_NAME_BYTES {
             return Err(io::Error::other(format!(
@@ -84,11 +84,11 @@ impl Manifest {
 
     /// Appends a number to names that become the same through redaction or through replacement of invalid UTF-8;
     /// `None` if there are too many of them.
-    pub(super) fn told_apart(&mut self, name: &str) -> Option<String> {
-        if !name.contains(COVERED) && !name.contains(char::REPLACEMENT_CHARACTER) {
+    pub(super) fn make_unique(&mut self, name: &str) -> Option<String> {
+        if !name.contains(REDACTED) && !name.contains(char::REPLACEMENT_CHARACTER) {
             return Some(name.to_owned());
         }
-        let numbered = (2..MOST_ALIKE).map(|number| format!("{name}-{number}"));
+        let numbered = (2..MAX_SAME_NAME).map(|number| format!("{name}-{number}"));
         let free =
             std::iter::once(name.to_owned()).chain(numbered).find(|name| !self.covered.contains(name))?;
         self.covered.insert(free.clone());

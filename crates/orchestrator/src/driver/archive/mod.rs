@@ -20,8 +20,8 @@ use zip::{CompressionMethod, ZipWriter};
 use self::links::Links;
 use self::manifest::{LeftOut, Manifest, ManifestFile, ManifestLink};
 pub(crate) use self::tar_source::{ChannelReader, Piece, TarSource, open_tar, save_tar};
+use crate::egress::Provenance;
 use crate::event::Artifact;
-use crate::outward::Provenance;
 use crate::tar_extension::Told;
 
 /// The folder for our own files in the zip.
@@ -50,7 +50,7 @@ const NAME_NOT_UNIQUE: &str = "name_not_unique";
 const NOT_PACKED: &str = "not_packed";
 
 /// Metadata that goes into the zip beside the files.
-pub(super) struct About {
+pub(super) struct ZipMetadata {
     pub(super) job: String,
     /// What the zip is made from: the workspace or a checkpoint.
     pub(super) source: &'static str,
@@ -63,7 +63,7 @@ pub(super) struct About {
 }
 
 /// Writes `output.zip` from a tar stream, completely or not at all.
-pub(super) fn zip_from_tar(tar: impl TarSource, target: &Path, about: &About) -> io::Result<Artifact> {
+pub(super) fn zip_from_tar(tar: impl TarSource, target: &Path, about: &ZipMetadata) -> io::Result<Artifact> {
     let partial = target.with_extension("zip.partial");
     removed_on_failure(&partial, || write_zip(tar, &partial, target, about))
 }
@@ -73,7 +73,12 @@ pub(super) fn removed_on_failure<T>(partial: &Path, write: impl FnOnce() -> io::
     write().inspect_err(|_| drop(std::fs::remove_file(partial)))
 }
 
-fn write_zip(tar: impl TarSource, partial: &Path, target: &Path, about: &About) -> io::Result<Artifact> {
+fn write_zip(
+    tar: impl TarSource,
+    partial: &Path,
+    target: &Path,
+    about: &ZipMetadata,
+) -> io::Result<Artifact> {
     let mut zip = ZipWriter::new(BufWriter::new(File::create(partial)?));
     let mut manifest = Manifest::new(about.job.clone(), about.provenance.downloads.clone());
     let mut archive = Archive::new(tar);
@@ -117,7 +122,7 @@ fn write_zip(tar: impl TarSource, partial: &Path, target: &Path, about: &About) 
 }
 
 /// Adds our own files, which are not part of the workspace.
-fn add_own(zip: &mut ZipWriter<BufWriter<File>>, about: &About) -> io::Result<()> {
+fn add_own(zip: &mut ZipWriter<BufWriter<File>>, about: &ZipMetadata) -> io::Result<()> {
     for (path, name) in [(&about.network_log, NETWORK_LOG), (&about.file_log, FILE_LOG)] {
         if let Ok(mut log) = File::open(path)
             && let bytes @ 1.. = log.metadata().map_or(0, |facts| facts.len())
@@ -156,8 +161,8 @@ fn add_entry(
         manifest.leave_out(name, NAME_TOO_LONG);
         return Ok(());
     }
-    manifest.take_room(name.len())?;
-    let Some(name) = manifest.told_apart(&name) else {
+    manifest.count_memory(name.len())?;
+    let Some(name) = manifest.make_unique(&name) else {
         manifest.leave_out(name, NAME_NOT_UNIQUE);
         return Ok(());
     };
@@ -178,7 +183,7 @@ fn add_entry(
                 return Ok(());
             }
             // Counted twice, because checking where the links lead needs another copy.
-            manifest.take_room(name.len() + 2 * target.len())?;
+            manifest.count_memory(name.len() + 2 * target.len())?;
             manifest.links.push(ManifestLink { path: name, target, modified });
         }
         _ => manifest.leave_out(name, NOT_PACKED),
@@ -193,7 +198,7 @@ fn add_links(zip: &mut ZipWriter<BufWriter<File>>, manifest: &mut Manifest) -> i
         links.add(&link.path, &link.target);
     }
     for link in std::mem::take(&mut manifest.links) {
-        match links.leads_out(&link.path) {
+        match links.escape_reason(&link.path) {
             None => {
                 zip.add_symlink(&link.path, &link.target, options(0o777, 0, link.modified))?;
                 manifest.links.push(link);

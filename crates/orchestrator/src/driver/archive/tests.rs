@@ -2,12 +2,12 @@
 
 use std::collections::HashSet;
 
-use super::manifest::{MAX_LEFT_OUT, MAX_NAME_BYTES, MAX_TOLD_BYTES};
+use super::manifest::{MAX_LEFT_OUT, MAX_LISTED_NAME_BYTES, MAX_NAME_BYTES};
 use super::*;
 
-fn about() -> About {
+fn about() -> ZipMetadata {
     let provenance = Provenance::default();
-    About {
+    ZipMetadata {
         job: "job".into(),
         source: "workspace",
         provenance,
@@ -62,7 +62,7 @@ fn files_arrive_with_their_hash_in_the_manifest() {
 }
 
 #[test]
-fn what_is_tiny_is_not_packed_and_all_else_is() {
+fn tiny_files_are_stored_and_all_others_compressed() {
     let folder = tempfile::tempdir().unwrap();
     let target = folder.path().join("output.zip");
     let large = "a line\n".repeat(1000);
@@ -85,7 +85,7 @@ fn what_is_tiny_is_not_packed_and_all_else_is() {
 }
 
 #[test]
-fn files_whose_names_are_covered_alike_are_both_kept() {
+fn files_with_the_same_redacted_name_are_both_kept() {
     let folder = tempfile::tempdir().unwrap();
     let target = folder.path().join("output.zip");
     let tar = tar_of(|builder| {
@@ -100,7 +100,7 @@ fn files_whose_names_are_covered_alike_are_both_kept() {
 }
 
 #[test]
-fn files_whose_names_no_letters_stand_for_are_both_kept() {
+fn files_with_names_that_are_not_utf_8_are_both_kept() {
     let folder = tempfile::tempdir().unwrap();
     let target = folder.path().join("output.zip");
     let tar = tar_of(|builder| {
@@ -115,7 +115,7 @@ fn files_whose_names_no_letters_stand_for_are_both_kept() {
 }
 
 #[test]
-fn names_that_lead_out_are_left_out() {
+fn names_that_escape_the_folder_are_left_out() {
     let folder = tempfile::tempdir().unwrap();
     let target = folder.path().join("output.zip");
     let tar = tar_of(|builder| {
@@ -160,7 +160,7 @@ fn long_names_and_targets_of_both_kinds_arrive() {
 }
 
 #[test]
-fn a_name_longer_than_a_path_can_be_is_left_out_and_told_in_short() {
+fn overlong_names_are_left_out_and_listed_shortened() {
     let folder = tempfile::tempdir().unwrap();
     let target = folder.path().join("output.zip");
     let tar = tar_of(|builder| {
@@ -175,12 +175,12 @@ fn a_name_longer_than_a_path_can_be_is_left_out_and_told_in_short() {
     for name in &left_out {
         assert_eq!(name["reason"], "name_too_long");
         let name = name["path"].as_str().unwrap();
-        assert!(name.len() <= MAX_TOLD_BYTES + 3 && name.ends_with("..."), "{name}");
+        assert!(name.len() <= MAX_LISTED_NAME_BYTES + 3 && name.ends_with("..."), "{name}");
     }
 }
 
 #[test]
-fn names_that_take_more_memory_than_they_may_end_it() {
+fn names_that_exceed_the_memory_limit_fail_the_archive() {
     let mut manifest = Manifest {
         job: String::new(),
         files: Vec::new(),
@@ -205,7 +205,7 @@ fn names_that_take_more_memory_than_they_may_end_it() {
 }
 
 #[test]
-fn links_that_lead_out_are_left_out_and_listed_with_the_reason() {
+fn escaping_links_are_left_out_and_listed_with_the_reason() {
     let folder = tempfile::tempdir().unwrap();
     let target = folder.path().join("output.zip");
     let links = [
@@ -243,7 +243,7 @@ fn links_that_lead_out_are_left_out_and_listed_with_the_reason() {
 }
 
 #[test]
-fn a_header_that_is_longer_than_any_name_is_refused_before_it_is_read() {
+fn overlong_name_headers_are_refused_before_they_are_read() {
     for kind in [EntryType::GNULongName, EntryType::GNULongLink, EntryType::XHeader, EntryType::XGlobalHeader]
     {
         let folder = tempfile::tempdir().unwrap();
@@ -259,7 +259,7 @@ fn a_header_that_is_longer_than_any_name_is_refused_before_it_is_read() {
 }
 
 #[test]
-fn a_stream_that_breaks_off_leaves_no_zip() {
+fn truncated_stream_leaves_no_zip() {
     let folder = tempfile::tempdir().unwrap();
     let target = folder.path().join("output.zip");
     let mut tar = tar_of(|builder| add(builder, "a", &[7; 5000]));
@@ -269,7 +269,7 @@ fn a_stream_that_breaks_off_leaves_no_zip() {
 }
 
 #[test]
-fn of_what_a_full_disk_does_not_take_nothing_is_left() {
+fn full_disk_leaves_no_partial_files() {
     let folder = tempfile::tempdir().unwrap();
     let tar = tar_of(|builder| add(builder, "a", &[b'a'; 100_000]));
     let (zip, saved) = (folder.path().join("output.zip"), folder.path().join("checkpoint-1.tar.zst"));

@@ -1,12 +1,12 @@
 //! Tests which cells are lost, which are refused, and which are replayed.
 
 use proptest::prelude::*;
-use sandbox::{EndedReason, SandboxId};
+use sandbox::{EndReason, SandboxId};
 use serde_json::json;
 
 use super::*;
-use crate::deeds::PersonDeed;
 use crate::kernels::KernelUse;
+use crate::user_actions::UserAction;
 
 /// A log that the tests build up.
 #[derive(Default)]
@@ -15,7 +15,7 @@ struct Log(Vec<Event>);
 impl Log {
     fn add(&mut self, call: Option<CallRef>, body: EventBody) {
         let sequence = self.0.len() as u64 + 1;
-        self.0.push(Event { sequence, time_ms: 0, call, done_by: None, body });
+        self.0.push(Event { sequence, time_ms: 0, call, actor: None, body });
     }
 
     fn start(&mut self, call: &CallRef, step: Option<usize>, code: &str) {
@@ -35,7 +35,7 @@ impl Log {
     }
 
     fn lose(&mut self, steps_kept: usize) {
-        let (sandbox, reason) = (SandboxId::generate(), EndedReason::Lost);
+        let (sandbox, reason) = (SandboxId::generate(), EndReason::Lost);
         let kernels = self.history().would_lose(steps_kept);
         self.add(
             None,
@@ -70,38 +70,38 @@ fn refused() -> CallEnd {
     CallEnd { status: CallStatus::Failed, code: Some(KERNEL_LOST.into()), ..ended(0) }
 }
 
-const PYTHON: Wanted<'_> = Wanted::Language("python");
+const PYTHON: KernelSelector<'_> = KernelSelector::Language("python");
 
 #[test]
-fn the_next_cell_of_the_job_and_the_next_of_the_api_are_told_once() {
+fn next_job_cell_and_next_api_cell_are_each_refused_once() {
     let mut log = Log::default();
     log.run("step-1", Some(0), "x = 1\ny = 2", 1);
     log.run("api-1", None, "z = 3", 1);
     log.run("step-2", Some(1), "undone = 4", 1);
     log.lose(1);
     let history = log.history();
-    let (lost, failed) = history.untold(&PYTHON, false, false).unwrap();
+    let (lost, failed) = history.unreported_loss(&PYTHON, false, false).unwrap();
     assert_eq!((lost.cells, lost.variables.join(" ").as_str(), failed), (2, "x y z", None));
-    assert_eq!(history.untold(&Wanted::Name("python3"), true, false).unwrap().0, lost);
-    assert_eq!(history.untold(&Wanted::Language("typescript"), false, false), None);
+    assert_eq!(history.unreported_loss(&KernelSelector::Name("python3"), true, false).unwrap().0, lost);
+    assert_eq!(history.unreported_loss(&KernelSelector::Language("typescript"), false, false), None);
     // Its cells are replayed instead.
-    assert_eq!(history.untold(&PYTHON, false, true), None);
+    assert_eq!(history.unreported_loss(&PYTHON, false, true), None);
     let EventBody::SandboxLost { kernels, .. } = &log.0.last().unwrap().body else { panic!() };
     assert_eq!(kernels, &[lost]);
     let call = CallRef { id: "step-2".into(), attempt: 2 };
     log.start(&call, Some(1), "undone = 4");
     log.end(&call, refused());
-    assert_eq!(log.history().untold(&PYTHON, false, false), None);
+    assert_eq!(log.history().unreported_loss(&PYTHON, false, false), None);
     assert!(log.history().is_settled(false) && !log.history().is_settled(true));
     let call = CallRef { id: "api-2".into(), attempt: 1 };
     log.start(&call, None, "x");
     log.end(&call, refused());
-    assert_eq!(log.history().untold(&PYTHON, true, false), None);
+    assert_eq!(log.history().unreported_loss(&PYTHON, true, false), None);
     assert!(log.history().is_settled(true));
 }
 
 #[test]
-fn a_kernel_that_ended_before_the_sandbox_has_nothing_to_lose() {
+fn kernel_that_ended_before_the_sandbox_loses_nothing() {
     let dead = |end: CallEnd| CallEnd {
         kernel: end.kernel.map(|kernel| KernelUse { alive: false, ..kernel }),
         ..end
@@ -113,15 +113,15 @@ fn a_kernel_that_ended_before_the_sandbox_has_nothing_to_lose() {
     died.end(&call, dead(ended(1)));
     let mut restarted = Log::default();
     restarted.run("step-1", Some(0), "x = 1", 1);
-    let deed = PersonDeed::to_named(DeedKind::KernelRestarted, "python3");
-    restarted.add(None, EventBody::PersonActed(deed));
+    let action = UserAction::on_named(UserActionKind::KernelRestarted, "python3");
+    restarted.add(None, EventBody::UserAction(action));
     let mut fresh = Log::default();
     let call = CallRef { id: "step-1".into(), attempt: 1 };
     fresh.start(&call, Some(0), "x = 1");
     fresh.end(&call, CallEnd::default());
     for mut log in [died, restarted, fresh] {
         log.lose(9);
-        assert_eq!(log.history().untold(&PYTHON, false, false), None);
+        assert_eq!(log.history().unreported_loss(&PYTHON, false, false), None);
         assert_eq!(log.history().next_replay(), None);
     }
     let mut second = Log::default();
@@ -131,7 +131,7 @@ fn a_kernel_that_ended_before_the_sandbox_has_nothing_to_lose() {
 }
 
 #[test]
-fn a_replay_goes_on_where_a_server_died_and_is_not_repeated() {
+fn replay_continues_after_a_server_restart_without_repeating() {
     let mut log = Log::default();
     log.run("step-1", Some(0), "x = 1", 1);
     log.run("turn-2-1", None, "y = 1", 1);
@@ -153,7 +153,7 @@ fn a_replay_goes_on_where_a_server_died_and_is_not_repeated() {
 }
 
 #[test]
-fn a_replay_that_fails_ends_and_the_next_cell_is_told() {
+fn failed_replay_stops_and_the_next_cell_is_refused() {
     let failed = CallEnd { status: CallStatus::Failed, ..ended(1) };
     let not_started = CallEnd { status: CallStatus::Failed, ..CallEnd::default() };
     for end in [failed, not_started] {
@@ -165,14 +165,14 @@ fn a_replay_that_fails_ends_and_the_next_cell_is_told() {
         log.start(&call, Some(0), "x = 1");
         log.end(&call, end);
         assert_eq!(log.history().next_replay(), None);
-        let (lost, failed) = log.history().untold(&PYTHON, false, true).unwrap();
+        let (lost, failed) = log.history().unreported_loss(&PYTHON, false, true).unwrap();
         assert_eq!((lost.cells, failed.as_deref()), (2, Some("step-1")));
     }
 }
 
 /// An event in the life of a kernel.
 #[derive(Debug, Clone)]
-enum Happens {
+enum KernelEvent {
     Cell,
     Death,
     Loss,
@@ -183,32 +183,32 @@ proptest! {
     /// Whatever happens, a replay runs exactly the cells that the kernel had run since it was started, in the same
     /// order.
     #[test]
-    fn a_replay_restores_what_the_kernel_had_run(happenings in prop::collection::vec(
+    fn replay_restores_exactly_the_cells_the_kernel_had_run(transitions in prop::collection::vec(
         prop_oneof![
-            4 => Just(Happens::Cell),
-            1 => Just(Happens::Death),
-            2 => Just(Happens::Loss),
-            1 => (0usize..3).prop_map(Happens::LossInReplay),
+            4 => Just(KernelEvent::Cell),
+            1 => Just(KernelEvent::Death),
+            2 => Just(KernelEvent::Loss),
+            1 => (0usize..3).prop_map(KernelEvent::LossInReplay),
         ],
         1..25,
     )) {
         let mut log = Log::default();
         let (mut alive, mut life): (Vec<String>, u64) = (Vec::new(), 1);
-        for (number, happens) in happenings.iter().enumerate() {
+        for (number, happens) in transitions.iter().enumerate() {
             match happens {
-                Happens::Cell => {
+                KernelEvent::Cell => {
                     log.run(&format!("turn-{number}"), None, "x = 1", life);
                     alive.push(format!("turn-{number}"));
                 }
-                Happens::Death => {
+                KernelEvent::Death => {
                     life += 1;
-                    log.add(None, EventBody::PersonActed(PersonDeed::to_named(DeedKind::KernelRestarted, "python3")));
+                    log.add(None, EventBody::UserAction(UserAction::on_named(UserActionKind::KernelRestarted, "python3")));
                     alive.clear();
                 }
-                Happens::Loss | Happens::LossInReplay(_) => {
+                KernelEvent::Loss | KernelEvent::LossInReplay(_) => {
                     log.lose(0);
                     life = 1;
-                    if let Happens::LossInReplay(done) = happens {
+                    if let KernelEvent::LossInReplay(done) = happens {
                         for _ in 0..*done {
                             let Some(replay) = log.history().next_replay() else { break };
                             log.start(&replay.call, None, replay.cell.code());

@@ -1,6 +1,6 @@
 //! Finds the top-level names of Python code.
 
-use super::{MOST_NESTED, Names, leading_name, split_outside};
+use super::{MAX_NESTING, Names, leading_name, split_outside};
 
 /// Keywords of blocks whose body is also at the top level.
 const BLOCKS: [&str; 8] = ["if", "elif", "else", "try", "finally", "while", "for", "with"];
@@ -82,7 +82,7 @@ fn read_assignment(statement: &str, names: &mut Names) {
 
 /// `a`, `a, b`, `(a, *b)`, `[a, b]`. Attributes and items define no new name.
 fn add_targets(target: &str, depth: usize, names: &mut Names) {
-    if depth > MOST_NESTED {
+    if depth > MAX_NESTING {
         return;
     }
     let target = target.trim();

@@ -1,6 +1,6 @@
 //! Finds the top-level names of TypeScript and JavaScript code.
 
-use super::{MOST_NESTED, Names, leading_name, split_outside};
+use super::{MAX_NESTING, Names, leading_name, split_outside};
 
 pub(super) fn read(code: &str, names: &mut Names) {
     let plain = without_strings(code);
@@ -24,7 +24,7 @@ pub(super) fn read(code: &str, names: &mut Names) {
 
 /// `a`, `a: T = 1`, `{ a, b: c, ...d }`, `[a, b]`.
 fn add_pattern(pattern: &str, depth: usize, names: &mut Names) {
-    if depth > MOST_NESTED {
+    if depth > MAX_NESTING {
         return;
     }
     let pattern = pattern.trim().trim_start_matches("...");

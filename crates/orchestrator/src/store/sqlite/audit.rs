@@ -4,16 +4,16 @@ use std::path::Path;
 
 use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params};
 
-use super::derived::Fold;
+use super::derived::ViewBuilder;
 use super::read::{self, parse_id};
-use super::{MIGRATIONS, drops, failed, heads, payloads, tombstones};
+use super::{VERSION, drops, failed, heads, payloads, tombstones};
 use crate::audit::{
-    Checker, End, FileAudit, FileState, JobAudit, MAX_UNSIGNED_MS, NETWORK_LIST, NetworkCheck, NetworkFile,
-    Row, SignedHead, StoredFile, Tombstone, TrustedKeys,
+    Checker, FileAudit, JobAudit, LogEnd, MAX_UNSIGNED_MS, NETWORK_LIST, NetworkCheck, NetworkFile, Row,
+    SignedHead, StoredFile, Tombstone, TrustedKeys,
 };
+use crate::data_folder::DATABASE;
 use crate::error::OrchestratorError;
 use crate::event::{Artifact, Event, EventBody};
-use crate::folder::DATABASE;
 use crate::ids::{JobId, Sequence};
 use crate::store::{EventPage, Kinds, PAGE, WITHOUT_OUTPUT};
 
@@ -42,35 +42,30 @@ pub(super) fn check(
         .map_err(failed("reading the end of the log"))?
         .ok_or(OrchestratorError::NoJob(job))?;
     let dropped = drops::of_job(&transaction, job, trusted)?;
-    let may_lack = if dropped.is_some() { |kind: &str| !payloads::is_kept(kind) } else { |_: &str| false };
+    let is_droppable =
+        if dropped.is_some() { |kind: &str| !payloads::keeps_payload(kind) } else { |_: &str| false };
     let stored = heads::of_job(&transaction, job)?;
-    // Earlier versions may have derived the view differently.
-    let is_earlier = stored.last().is_some_and(|head| head.number == 0);
-    let mut checker = Checker::new(job, stored, kept.to_vec(), trusted, may_lack);
+    let mut checker = Checker::new(job, stored, kept.to_vec(), trusted, is_droppable);
     let mut network = network.map(NetworkCheck::new);
-    let mut fold = Fold::new(job);
+    let mut view_builder = ViewBuilder::new(job);
     each_row(&transaction, job, Kinds::All, |row| {
         checker.take(row);
-        fold.take(row);
+        view_builder.take(row);
         if let (Some(network), "egress", Ok(Some(line))) = (&mut network, row.kind.as_str(), &row.payload) {
             network.take(line, row.time_ms);
         }
     })?;
     let newest_head_ms = heads::newest_ms(&transaction)?;
-    let is_over = fold.is_over();
-    let audit = checker.finish(&End { next_sequence, head_hash, is_over, newest_head_ms });
-    let derived = dropped.as_ref().and_then(|statement| statement.derived.as_ref());
+    let is_over = view_builder.is_over();
+    let audit = checker.finish(&LogEnd { next_sequence, head_hash, is_over, newest_head_ms });
+    let derived = dropped.as_ref().map(|statement| &statement.derived);
     let missing_after_ms = newest_head_ms.saturating_sub(MAX_UNSIGNED_MS);
     let state = network.filter(|_| is_over).and_then(|network| match derived {
         Some(derived) => network.against(derived.network_bytes, &derived.network_sha256),
         None if audit.dropped_payloads > 0 => network.unknown(),
-        None => match network.finish(missing_after_ms) {
-            Some(FileState::Changed | FileState::Behind) if is_earlier => Some(FileState::Unknown),
-            state => state,
-        },
+        None => network.finish(missing_after_ms),
     });
-    let faults =
-        if is_earlier { Vec::new() } else { fold.compare(&transaction, dropped.as_ref(), audit.events)? };
+    let faults = view_builder.compare(&transaction, dropped.as_ref(), audit.events)?;
     let files = state.map(|state| FileAudit { name: NETWORK_LIST.to_owned(), state });
     Ok(audit.with_faults(faults).with_files(files.into_iter().collect()))
 }
@@ -139,11 +134,11 @@ impl AuditReader {
             )));
         }
         let connection = super::open_for_reading(&path)?;
-        let (version, known) = (super::version(&connection)?, MIGRATIONS.len());
-        if usize::try_from(version) != Ok(known) {
+        let version = super::version(&connection)?;
+        if version != VERSION {
             return Err(OrchestratorError::Audit(format!(
-                "the database in {} has version {version}, and this caisson checks version {known}; check it with the caisson that \
-                 wrote it, or after this one has served it",
+                "the database in {} has version {version}, and this caisson checks version {VERSION}; check it with the caisson that \
+                 wrote it",
                 data.display()
             )));
         }
@@ -180,29 +175,29 @@ impl AuditReader {
         if !read::view(&self.connection, job)?.state.is_over() {
             return Ok(None);
         }
-        let kinds = Kinds::Only(&["artifact_stored", "audit_stored"]);
+        let kinds = Kinds::Only(&["artifact_stored", "audit_file_stored"]);
         let EventPage { events, .. } = read::events(&self.connection, job, kinds, (0, usize::MAX))?;
         let stored = events.into_iter().filter_map(|event| match event.body {
             EventBody::ArtifactStored(Artifact { name, bytes, sha256, .. }) => {
                 Some(StoredFile { name, bytes, sha256 })
             }
-            EventBody::AuditStored(stored) => Some(stored),
+            EventBody::AuditFileStored(stored) => Some(stored),
             _ => None,
         });
         Ok(Some(stored.collect()))
     }
 
     /// What users did to a job over the API, oldest first: the events with an actor.
-    pub(crate) fn deeds(&self, job: JobId) -> Result<Vec<Event>> {
-        let mut deeds = Vec::new();
+    pub(crate) fn user_actions(&self, job: JobId) -> Result<Vec<Event>> {
+        let mut user_actions = Vec::new();
         let mut after = 0;
         loop {
             let EventPage { events, is_last } =
                 read::events(&self.connection, job, WITHOUT_OUTPUT, (after, PAGE))?;
             after = events.last().map_or(after, |last| last.sequence);
-            deeds.extend(events.into_iter().filter(|event| event.done_by.is_some()));
+            user_actions.extend(events.into_iter().filter(|event| event.actor.is_some()));
             if is_last {
-                return Ok(deeds);
+                return Ok(user_actions);
             }
         }
     }

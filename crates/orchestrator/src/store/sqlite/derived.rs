@@ -4,20 +4,20 @@
 use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params};
 
 use super::audit::each_row;
-use super::write::{kind_name, wish_name};
+use super::write::{control_request_name, kind_name};
 use super::{failed, read};
 use crate::audit::{DerivedDigests, DropStatement, Row};
-use crate::deeds::Weighed;
 use crate::error::OrchestratorError;
 use crate::event::{CallRef, Event, EventBody};
 use crate::ids::{JobId, Sequence};
 use crate::store::{Kinds, OUTPUT};
+use crate::user_actions::ContentDigest;
 use crate::view::JobView;
 
 type Result<T> = std::result::Result<T, OrchestratorError>;
 
 /// Derives the view of a job from the rows of its log.
-pub(super) struct Fold {
+pub(super) struct ViewBuilder {
     job: JobId,
     view: Option<JobView>,
     /// The first event whose payload exists but cannot be decoded.
@@ -26,7 +26,7 @@ pub(super) struct Fold {
     lacks_payloads: bool,
 }
 
-impl Fold {
+impl ViewBuilder {
     pub(super) fn new(job: JobId) -> Self {
         Self { job, view: None, undecodable: None, lacks_payloads: false }
     }
@@ -44,13 +44,12 @@ impl Fold {
             }
         };
         let decoded = std::str::from_utf8(payload).ok();
-        let Some((done_by, body)) = decoded.and_then(|text| read::decode_payload(&row.kind, text).ok())
-        else {
+        let Some((actor, body)) = decoded.and_then(|text| read::decode_payload(&row.kind, text).ok()) else {
             self.undecodable.get_or_insert(row.sequence);
             return;
         };
         let call = row.call.clone().map(|id| CallRef { id, attempt: row.attempt });
-        let event = Event { sequence: row.sequence, time_ms: row.time_ms, call, done_by, body };
+        let event = Event { sequence: row.sequence, time_ms: row.time_ms, call, actor, body };
         match (&mut self.view, &event.body) {
             (Some(view), _) => drop(view.apply(&event)),
             (view @ None, EventBody::JobCreated { spec }) => {
@@ -83,21 +82,21 @@ impl Fold {
         let columns = Columns::of(connection, self.job)?;
         let mut faults = columns.compare(view);
         match dropped.map(|statement| &statement.derived) {
-            // A payload that is missing without a statement is already a fault, and statements of earlier versions
-            // contain no digests.
+            // A payload that is missing without a statement is already a fault.
             _ if !self.lacks_payloads => faults.extend(compare_views(connection, view)?),
-            None | Some(None) => {}
-            Some(Some(DerivedDigests { view: None, .. })) => faults.push(
+            None => {}
+            Some(DerivedDigests { view: None, .. }) => faults.push(
                 "the check found faults when retention dropped the payloads, so what was computed from the log is not known to be right"
                     .to_owned(),
             ),
-            Some(Some(DerivedDigests { view: Some(digest), sequence, .. })) => {
-                if *sequence == last && *digest != digest_of(connection, self.job)? {
-                    faults.push(
-                        "the job's row (jobs) or its steps were changed since retention dropped the payloads".to_owned(),
-                    );
-                }
+            Some(DerivedDigests { view: Some(digest), sequence, .. })
+                if *sequence == last && *digest != digest_of(connection, self.job)? =>
+            {
+                faults.push(
+                    "the job's row (jobs) or its steps were changed since retention dropped the payloads".to_owned(),
+                );
             }
+            Some(DerivedDigests { view: Some(_), .. }) => {}
         }
         Ok(faults)
     }
@@ -108,7 +107,7 @@ struct Columns {
     kind: String,
     state: String,
     priority: i64,
-    wish: Option<String>,
+    control_request: Option<String>,
     submitter: Option<String>,
 }
 
@@ -119,12 +118,14 @@ impl Columns {
                 kind: row.get(0)?,
                 state: row.get(1)?,
                 priority: row.get(2)?,
-                wish: row.get(3)?,
+                control_request: row.get(3)?,
                 submitter: row.get(4)?,
             })
         };
         connection
-            .prepare_cached("SELECT kind, state, priority, wish, submitter FROM jobs WHERE id = ?1")
+            .prepare_cached(
+                "SELECT kind, state, priority, control_request, submitter FROM jobs WHERE id = ?1",
+            )
             .and_then(|mut query| query.query_row([job.to_string()], columns).optional())
             .map_err(failed("reading a job"))?
             .ok_or(OrchestratorError::NoJob(job))
@@ -136,7 +137,7 @@ impl Columns {
             ("kind", self.kind == kind_name(view.kind)),
             ("state", self.state == view.state.name()),
             ("priority", self.priority == i64::from(view.priority)),
-            ("wish", self.wish == view.wish.map(wish_name)),
+            ("control_request", self.control_request == view.control_request.map(control_request_name)),
             ("submitter", self.submitter.as_deref() == submitter),
         ];
         let differing = pairs.into_iter().filter(|(_, is_same)| !is_same);
@@ -188,8 +189,8 @@ pub(super) fn digests(connection: &Connection, job: JobId, is_sound: bool) -> Re
 }
 
 /// The list of connections according to the log.
-fn network_lines(connection: &Connection, job: JobId) -> Result<Weighed> {
-    let mut lines = Weighed::default();
+fn network_lines(connection: &Connection, job: JobId) -> Result<ContentDigest> {
+    let mut lines = ContentDigest::default();
     each_row(connection, job, Kinds::Only(&["egress"]), |row| {
         if let Ok(Some(line)) = &row.payload {
             lines.add(line);
@@ -201,7 +202,7 @@ fn network_lines(connection: &Connection, job: JobId) -> Result<Weighed> {
 
 /// SHA-256 of what the database derived from a log, as stored. Strings are length-prefixed.
 fn digest_of(connection: &Connection, job: JobId) -> Result<String> {
-    let mut digest = Weighed::default();
+    let mut digest = ContentDigest::default();
     let mut add = |text: &str| {
         digest.add(&(text.len() as u64).to_be_bytes());
         digest.add(text.as_bytes());
@@ -210,10 +211,10 @@ fn digest_of(connection: &Connection, job: JobId) -> Result<String> {
         .prepare_cached("SELECT header FROM jobs WHERE id = ?1")
         .and_then(|mut query| query.query_row([job.to_string()], |row| row.get(0)))
         .map_err(failed("reading a job"))?;
-    let Columns { kind, state, priority, wish, submitter } = Columns::of(connection, job)?;
+    let Columns { kind, state, priority, control_request, submitter } = Columns::of(connection, job)?;
     let priority = priority.to_string();
-    let (wish, submitter) = (wish.unwrap_or_default(), submitter.unwrap_or_default());
-    [kind, state, priority, wish, submitter, header].iter().for_each(|text| add(text));
+    let (control_request, submitter) = (control_request.unwrap_or_default(), submitter.unwrap_or_default());
+    [kind, state, priority, control_request, submitter, header].iter().for_each(|text| add(text));
     let steps: Vec<(i64, String)> = connection
         .prepare_cached("SELECT position, view FROM steps WHERE job = ?1 ORDER BY position")
         .and_then(|mut query| {

@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::{failed, has_table};
+use super::failed;
 use crate::audit::{DerivedDigests, DropStatement, TrustedKeys};
 use crate::error::OrchestratorError;
 use crate::ids::JobId;
@@ -11,9 +11,7 @@ type Result<T> = std::result::Result<T, OrchestratorError>;
 
 /// Stores a statement. An existing one is kept: the digests in it cannot be computed a second time.
 pub(super) fn store(connection: &Connection, statement: &DropStatement) -> Result<()> {
-    let DropStatement { job, time_ms, derived: Some(derived), key, signature } = statement else {
-        return Ok(());
-    };
+    let DropStatement { job, time_ms, derived, key, signature } = statement;
     let DerivedDigests { sequence, view, network_bytes, network_sha256 } = derived;
     connection
         .prepare_cached(
@@ -49,7 +47,6 @@ pub(super) fn of_job(
             network_bytes: row.get(5)?,
             network_sha256: row.get(6)?,
         };
-        let derived = (derived.sequence > 0).then_some(derived);
         Ok(DropStatement { job, time_ms: row.get(0)?, derived, key: row.get(1)?, signature: row.get(2)? })
     };
     let found = connection
@@ -63,9 +60,6 @@ pub(super) fn of_job(
 
 /// The keys named in the statements.
 pub(super) fn keys(connection: &Connection) -> Result<Vec<String>> {
-    if !has_table(connection, "drops")? {
-        return Ok(Vec::new());
-    }
     connection
         .prepare("SELECT DISTINCT key FROM drops")
         .and_then(|mut query| query.query_map([], |row| row.get(0))?.collect())

@@ -9,17 +9,17 @@ use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 
-use super::{LOCK_PATIENCE, failed};
+use super::{LOCK_TIMEOUT, failed};
 use crate::error::OrchestratorError;
 
 type Result<T> = std::result::Result<T, OrchestratorError>;
 
 /// Delay before retrying after a failure.
-const PAUSE: Duration = Duration::from_secs(1);
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// A database up to this size is rewritten quickly, and in memory.
 const SMALL_BYTES: i64 = 64 << 20;
-const REST_OF_SMALL: Duration = Duration::from_secs(10);
-const REST_OF_LARGE: Duration = Duration::from_secs(86_400);
+const SMALL_REWRITE_INTERVAL: Duration = Duration::from_secs(10);
+const LARGE_REWRITE_INTERVAL: Duration = Duration::from_secs(86_400);
 /// The pragma that stores the mark, which nothing else uses. It is 1 if the database may have remains of deleted
 /// rows.
 const MARK: &str = "application_id";
@@ -59,12 +59,12 @@ impl Eraser {
 
     /// Does what is due. Failures are retried later.
     pub(super) fn erase(&mut self, connection: &Connection) {
-        let has_rested = |since: Option<Instant>, rest| since.is_none_or(|since| since.elapsed() >= rest);
-        if !(self.has_log || self.has_remains) || !has_rested(self.tried, PAUSE) {
+        let has_passed = |since: Option<Instant>, rest| since.is_none_or(|since| since.elapsed() >= rest);
+        if !(self.has_log || self.has_remains) || !has_passed(self.tried, RETRY_DELAY) {
             return;
         }
         self.tried = Some(Instant::now());
-        if let Err(error) = self.try_to_erase(connection, has_rested) {
+        if let Err(error) = self.try_to_erase(connection, has_passed) {
             let error = &error as &dyn std::error::Error;
             tracing::warn!(error, "what was deleted is still in the files of the database; trying again");
         }
@@ -73,12 +73,15 @@ impl Eraser {
     fn try_to_erase(
         &mut self,
         connection: &Connection,
-        has_rested: impl Fn(Option<Instant>, Duration) -> bool,
+        has_passed: impl Fn(Option<Instant>, Duration) -> bool,
     ) -> Result<()> {
         if self.has_remains {
             let bytes = number(connection, "page_count")?.saturating_mul(number(connection, "page_size")?);
             let is_small = bytes <= SMALL_BYTES;
-            if has_rested(self.rewritten, if is_small { REST_OF_SMALL } else { REST_OF_LARGE }) {
+            if has_passed(
+                self.rewritten,
+                if is_small { SMALL_REWRITE_INTERVAL } else { LARGE_REWRITE_INTERVAL },
+            ) {
                 self.rewritten = Some(Instant::now());
                 rewrite(connection, is_small)?;
                 (self.has_remains, self.has_log) = (false, true);
@@ -105,7 +108,7 @@ fn empty_log(connection: &Connection) -> Result<bool> {
     let emptying = || failed("emptying the log of the database");
     connection.busy_timeout(Duration::ZERO).map_err(emptying())?;
     let is_busy = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, i64>(0));
-    connection.busy_timeout(LOCK_PATIENCE).map_err(emptying())?;
+    connection.busy_timeout(LOCK_TIMEOUT).map_err(emptying())?;
     is_busy.map(|is_busy| is_busy == 0).map_err(emptying())
 }
 
@@ -148,7 +151,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_deleted_job_said_is_in_no_file_of_the_database() {
+    async fn deleted_jobs_leave_no_traces_in_database_files() {
         let folder = tempfile::tempdir().unwrap();
         let store = SqliteStore::open(&folder.path().join("caisson.db")).unwrap();
         let one = job_that_says(&store, "the-first-secret").await;
@@ -165,7 +168,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_killed_server_has_left_of_deleted_rows_is_erased_by_the_next_one() {
+    async fn next_server_erases_deleted_rows_of_a_killed_server() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("caisson.db");
         let store = SqliteStore::open(&path).unwrap();
@@ -184,7 +187,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_log_of_a_server_that_was_killed_is_emptied_by_the_next_one() {
+    async fn next_server_truncates_the_write_ahead_log_of_a_killed_server() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("caisson.db");
         let store = SqliteStore::open(&path).unwrap();

@@ -22,7 +22,7 @@ use crate::ids::{JobId, Sequence};
 type Result<T> = std::result::Result<T, OrchestratorError>;
 
 /// A log is signed early after this many events.
-const MOST_UNSIGNED: u64 = 1000;
+const MAX_UNSIGNED_EVENTS: u64 = 1000;
 const COLUMNS: &str = "sequence, hash, number, previous, time_ms, key, signature";
 
 /// Signs in the writer thread; knows which jobs have events that no head covers.
@@ -148,7 +148,7 @@ pub(super) fn note(
             unsigned
         }
     };
-    if is_over || last.saturating_sub(unsigned.signed) >= MOST_UNSIGNED {
+    if is_over || last.saturating_sub(unsigned.signed) >= MAX_UNSIGNED_EVENTS {
         sign(context, job, (last, hash))?;
         let oldest_ms = now_ms().saturating_sub(MAX_UNSIGNED_MS);
         sign_where(context, |unsigned| unsigned.since_ms < oldest_ms)?;
@@ -248,7 +248,7 @@ fn head(job: JobId, row: &Row<'_>) -> rusqlite::Result<SignedHead> {
 
 /// Finished jobs with a head signed shortly before the newest of all, whose files a killed server may not have
 /// finished.
-pub(super) fn ended_lately(connection: &Connection) -> Result<Vec<JobId>> {
+pub(super) fn recently_ended(connection: &Connection) -> Result<Vec<JobId>> {
     let since_ms = newest_ms(connection)?.saturating_sub(MAX_UNSIGNED_MS);
     let ids: Vec<String> = connection
         .prepare(

@@ -6,7 +6,7 @@ use rusqlite::Connection;
 
 use super::{SqliteStore, drops};
 use crate::access::Actor;
-use crate::audit::{AuditReport, FileState, Kept, SignedHead, SigningKey, Tombstone, TrustedKeys};
+use crate::audit::{AuditReport, ExternalRecords, FileState, SignedHead, SigningKey, Tombstone, TrustedKeys};
 use crate::event::{EventBody, Fence, NewEvent};
 use crate::ids::JobId;
 use crate::request::{JobDefaults, NewJob};
@@ -25,13 +25,13 @@ pub(super) fn verify_audit(
 fn verify_kept(
     folder: &Path,
     job: Option<JobId>,
-    kept: &Kept,
+    kept: &ExternalRecords,
 ) -> Result<AuditReport, crate::error::OrchestratorError> {
     crate::audit::verify_audit(folder, job, kept, &TrustedKeys::of_folder(folder))
 }
 
-fn heads_only(heads: &[SignedHead]) -> Kept {
-    Kept { heads: heads.to_vec(), tombstones: Vec::new() }
+fn heads_only(heads: &[SignedHead]) -> ExternalRecords {
+    ExternalRecords { heads: heads.to_vec(), tombstones: Vec::new() }
 }
 
 pub(super) fn export_heads(
@@ -84,7 +84,7 @@ pub(super) fn faults(report: &AuditReport) -> String {
 }
 
 #[tokio::test]
-async fn an_untouched_log_is_sound_and_signed_to_its_end() {
+async fn untouched_log_is_sound_and_fully_signed() {
     let (folder, first, second) = folder().await;
     let report = verify_audit(folder.path(), None, &[]).unwrap();
     assert!(report.is_sound, "{}", faults(&report));
@@ -102,7 +102,7 @@ async fn an_untouched_log_is_sound_and_signed_to_its_end() {
 }
 
 #[tokio::test]
-async fn a_tail_that_a_killed_server_left_unsigned_is_signed_by_the_next() {
+async fn next_server_signs_events_a_killed_server_left_unsigned() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("caisson.db");
     let id = job(&SqliteStore::open(&path).unwrap(), 4).await;
@@ -112,7 +112,7 @@ async fn a_tail_that_a_killed_server_left_unsigned_is_signed_by_the_next() {
 }
 
 #[tokio::test]
-async fn a_thousand_events_are_signed_before_their_time() {
+async fn log_is_signed_early_after_a_thousand_events() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("caisson.db");
     let store = SqliteStore::open(&path).unwrap();
@@ -122,7 +122,7 @@ async fn a_thousand_events_are_signed_before_their_time() {
 }
 
 #[tokio::test]
-async fn every_change_of_a_row_is_found() {
+async fn every_tampered_column_is_found() {
     for sql in [
         "UPDATE events SET payload = replace(payload, 'note 3', 'note X') WHERE job = ?1 AND sequence = 5",
         "UPDATE events SET time_ms = time_ms + 1 WHERE job = ?1 AND sequence = 5",
@@ -155,7 +155,7 @@ async fn every_change_of_a_row_is_found() {
 /// Someone who can write to the database can recompute the chain and remove the heads; a head that was kept elsewhere
 /// reveals that.
 #[tokio::test]
-async fn a_log_that_was_written_anew_is_found_by_a_head_that_was_kept_elsewhere() {
+async fn rewritten_log_is_found_by_a_kept_head() {
     let (folder, first, _) = folder().await;
     let kept = export_heads(folder.path(), first).unwrap();
     // The same job without its last two events, as if they had never been there.
@@ -184,7 +184,7 @@ async fn a_log_that_was_written_anew_is_found_by_a_head_that_was_kept_elsewhere(
 }
 
 #[tokio::test]
-async fn a_removed_job_is_found_by_a_head_that_was_kept_elsewhere() {
+async fn removed_job_is_found_by_a_kept_head() {
     let (folder, first, second) = folder().await;
     let kept = export_heads(folder.path(), first).unwrap();
     for table in ["events", "heads", "blobs"] {
@@ -204,7 +204,7 @@ fn ada() -> Actor {
 }
 
 #[tokio::test]
-async fn a_deletion_by_the_server_is_told_from_a_removal_by_hand() {
+async fn server_deletion_is_distinguished_from_manual_removal() {
     let (folder, first, second) = folder().await;
     let kept = export_heads(folder.path(), first).unwrap();
     let store = SqliteStore::open(&folder.path().join("caisson.db")).unwrap();
@@ -227,12 +227,12 @@ async fn a_deletion_by_the_server_is_told_from_a_removal_by_hand() {
     change(folder.path(), "DELETE FROM tombstones WHERE job = ?1", first);
     let report = verify_audit(folder.path(), None, &kept).unwrap();
     assert!(faults(&report).contains("removed by hand"), "{}", faults(&report));
-    let both = Kept { heads: kept, tombstones: exported.tombstones };
+    let both = ExternalRecords { heads: kept, tombstones: exported.tombstones };
     assert!(verify_kept(folder.path(), None, &both).unwrap().is_sound);
 }
 
 #[tokio::test]
-async fn a_deletion_that_was_made_up_is_found() {
+async fn forged_deletion_statement_is_found() {
     let (folder, first, second) = folder().await;
     let kept = export_heads(folder.path(), first).unwrap();
     let store = SqliteStore::open(&folder.path().join("caisson.db")).unwrap();
@@ -270,11 +270,11 @@ async fn a_deletion_that_was_made_up_is_found() {
 }
 
 #[tokio::test]
-async fn a_changed_zip_and_a_changed_list_of_files_are_found() {
+async fn tampering_with_the_zip_or_the_file_list_is_found() {
     let folder = tempfile::tempdir().unwrap();
     let store = SqliteStore::open(&folder.path().join("caisson.db")).unwrap();
     let id = job(&store, 0).await;
-    let place = crate::folder::DataFolder::job_in(folder.path(), id);
+    let place = crate::data_folder::DataFolder::job_in(folder.path(), id);
     std::fs::create_dir_all(place.join("audit")).unwrap();
     let files = [(place.join("output.zip"), "zip"), (place.join("audit/files.jsonl"), "list")];
     for (path, text) in &files {
@@ -289,7 +289,7 @@ async fn a_changed_zip_and_a_changed_list_of_files_are_found() {
         sha256: zip.sha256,
         source: "workspace".into(),
     };
-    let stored = vec![EventBody::AuditStored(list).into(), EventBody::ArtifactStored(artifact).into()];
+    let stored = vec![EventBody::AuditFileStored(list).into(), EventBody::ArtifactStored(artifact).into()];
     store.append(id, Fence::Anybody, stored).await.unwrap();
     let look = || verify_audit(folder.path(), Some(id), &[]).unwrap();
     assert_eq!(look().jobs[0].files, [], "a job that is not over may still write them");
@@ -325,7 +325,7 @@ async fn a_forged_head_is_refused() {
 
 /// Someone who can write to the database can recompute the chain and sign it with a key of their own.
 #[tokio::test]
-async fn a_log_that_was_written_anew_and_signed_by_another_key_is_found() {
+async fn rewritten_log_signed_by_another_key_is_found() {
     let (folder, first, second) = folder().await;
     let known = TrustedKeys::of_folder(folder.path());
     change(folder.path(), "DELETE FROM events WHERE job = ?1 AND sequence > 8", first);
@@ -359,12 +359,13 @@ async fn a_log_that_was_written_anew_and_signed_by_another_key_is_found() {
     // kept the right key elsewhere.
     std::fs::write(folder.path().join("audit.pub.old"), &key).unwrap();
     assert!(verify_audit(folder.path(), Some(first), &[]).unwrap().is_sound);
-    let report = crate::audit::verify_audit(folder.path(), Some(first), &Kept::default(), &known).unwrap();
+    let report =
+        crate::audit::verify_audit(folder.path(), Some(first), &ExternalRecords::default(), &known).unwrap();
     assert!(faults(&report).contains("by a key that does not count"), "{}", faults(&report));
 }
 
 #[tokio::test]
-async fn dropped_payloads_leave_the_chain_whole() {
+async fn dropping_payloads_keeps_the_chain_intact() {
     let (folder, first, _) = folder().await;
     let kept = export_heads(folder.path(), first).unwrap();
     let store = SqliteStore::open(&folder.path().join("caisson.db")).unwrap();
@@ -379,7 +380,7 @@ async fn dropped_payloads_leave_the_chain_whole() {
 }
 
 #[tokio::test]
-async fn payloads_are_missed_although_the_database_says_that_they_were_dropped() {
+async fn removed_payloads_are_found_even_if_marked_as_dropped() {
     let (folder, first, second) = folder().await;
     let kept = export_heads(folder.path(), first).unwrap();
     let store = SqliteStore::open(&folder.path().join("caisson.db")).unwrap();
@@ -404,7 +405,7 @@ async fn payloads_are_missed_although_the_database_says_that_they_were_dropped()
     let connection = Connection::open(folder.path().join("caisson.db")).unwrap();
     let statement =
         drops::of_job(&connection, second, &TrustedKeys::of_folder(folder.path())).unwrap().unwrap();
-    let own = SigningKey::of(elsewhere.path()).unwrap().sign_drop(first, statement.derived.unwrap());
+    let own = SigningKey::of(elsewhere.path()).unwrap().sign_drop(first, statement.derived);
     assert!(own.is_signed());
     let sql = format!(
         "UPDATE drops SET time_ms = {}, key = '{}', signature = '{}' WHERE job = ?1",
@@ -422,7 +423,7 @@ async fn payloads_are_missed_although_the_database_says_that_they_were_dropped()
 }
 
 #[tokio::test]
-async fn payloads_that_retention_did_not_drop_are_missed() {
+async fn payloads_not_dropped_by_retention_are_reported_missing() {
     let (folder, first, _) = folder().await;
     change(folder.path(), "UPDATE events SET payload = NULL WHERE job = ?1 AND sequence = 4", first);
     change(folder.path(), "DELETE FROM blobs WHERE job = ?1", first);

@@ -78,17 +78,17 @@ pub(super) fn spend(context: &Context<'_>, id: &KeyId, time_ms: i64, nanodollars
         .map_err(failed("adding to what a key has spent"))
 }
 
-pub(super) fn put_person(context: &mut Context<'_>, id: &KeyId, role: Role) -> Result<()> {
+pub(super) fn put_oidc_user(context: &mut Context<'_>, id: &KeyId, role: Role) -> Result<()> {
     context
         .connection
-        .execute("INSERT OR REPLACE INTO people (id, role) VALUES (?1, ?2)", [id.as_str(), role.name()])
+        .execute("INSERT OR REPLACE INTO oidc_users (id, role) VALUES (?1, ?2)", [id.as_str(), role.name()])
         .map(drop)
         .map_err(failed("storing a person"))
 }
 
 pub(super) fn people(connection: &Connection) -> Result<Vec<(KeyId, Role)>> {
     let rows: Vec<(String, String)> = connection
-        .prepare("SELECT id, role FROM people")
+        .prepare("SELECT id, role FROM oidc_users")
         .and_then(|mut query| query.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect())
         .map_err(failed("reading the people"))?;
     Ok(rows.into_iter().filter_map(|(id, role)| Some((KeyId(id), role.parse().ok()?))).collect())

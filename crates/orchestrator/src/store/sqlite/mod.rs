@@ -5,17 +5,17 @@ mod audit;
 mod audit_tests;
 mod copy;
 mod derived;
+mod disk_space;
 mod drops;
 mod erase;
 mod heads;
 #[cfg(test)]
 mod heads_tests;
-mod hub;
 mod keys;
+mod logins;
+mod notifier;
 mod payloads;
 mod read;
-mod room;
-mod sessions;
 mod tombstones;
 mod write;
 mod writer;
@@ -35,12 +35,12 @@ use tokio::sync::watch;
 pub(crate) use self::audit::AuditReader;
 pub(crate) use self::copy::{check_copy, copy_database, jobs_in_copy};
 pub(crate) use self::heads::keys_of_heads;
-use self::hub::Hub;
 pub(crate) use self::keys::has_keys;
+use self::notifier::EventNotifier;
 use self::writer::Writer;
 use super::{Created, NewRecord, Store};
 use crate::access::{Actor, Key, KeyId, KeyUse, Role, SessionId, ShareId, SharedLink};
-use crate::answers::JobFilter;
+use crate::api_types::JobFilter;
 use crate::audit::{JobAudit, SignedHead, TrustedKeys};
 use crate::error::OrchestratorError;
 use crate::event::{Event, Fence, NewEvent};
@@ -51,28 +51,24 @@ use crate::state::JobState;
 use crate::store::{EventPage, Kinds, Removable};
 use crate::view::JobView;
 
-/// The migration scripts; each upgrades the schema by one version.
-const MIGRATIONS: [&str; 7] = [
-    include_str!("schema.sql"),
-    include_str!("schema_2.sql"),
-    include_str!("schema_3.sql"),
-    include_str!("schema_4.sql"),
-    include_str!("schema_5.sql"),
-    include_str!("schema_6.sql"),
-    include_str!("schema_7.sql"),
-];
+/// The schema of [`OLDEST_VERSION`], and the migration scripts; each upgrades the schema by one version.
+const MIGRATIONS: [&str; 1] = [include_str!("schema.sql")];
+/// Databases of earlier versions are refused: their events have other names.
+const OLDEST_VERSION: i64 = 8;
+/// The version that this program writes.
+const VERSION: i64 = OLDEST_VERSION + MIGRATIONS.len() as i64 - 1;
 /// How long to wait for a lock that another process holds on the file.
-const LOCK_PATIENCE: Duration = Duration::from_secs(10);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// For files that only the server may read.
-const OWN_MODE: u32 = 0o600;
+const PRIVATE_MODE: u32 = 0o600;
 /// Capacity of the prepared statement cache: more than there are statements.
-const STATEMENTS_KEPT: usize = 64;
+const STATEMENT_CACHE_SIZE: usize = 64;
 
 pub struct SqliteStore {
     writer: Writer,
     readers: Arc<Readers>,
-    hub: Arc<Hub>,
+    notifier: Arc<EventNotifier>,
     metrics: Arc<Metrics>,
 }
 
@@ -86,17 +82,18 @@ impl SqliteStore {
     /// are void and are cleared.
     ///
     /// # Errors
-    /// The file cannot be opened or has a newer version.
+    /// The file cannot be opened, or has a version that this program does not know.
     pub fn open(path: &Path) -> Result<Self, OrchestratorError> {
         Self::open_measured(path, Arc::default())
     }
 
     /// Like [`SqliteStore::open`], and counts what is written.
     pub(crate) fn open_measured(path: &Path, metrics: Arc<Metrics>) -> Result<Self, OrchestratorError> {
-        keep_private(path).map_err(OrchestratorError::io(format!("protecting {}", path.display())))?;
+        restrict_permissions(path)
+            .map_err(OrchestratorError::io(format!("protecting {}", path.display())))?;
         let connection = Connection::open(path).map_err(failed("opening the database"))?;
-        prepare_for_use(&connection)?;
-        room::prepare(&connection)?;
+        configure_connection(&connection)?;
+        disk_space::prepare(&connection)?;
         connection
             .execute_batch(
                 "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = 4000;
@@ -106,16 +103,15 @@ impl SqliteStore {
         erase::prepare(&connection)?;
         migrate(&connection)?;
         erase::Eraser::at_start(&connection)?.erase(&connection);
-        room::give_back_much(&connection);
         connection
             .execute("UPDATE jobs SET owner = NULL, lease_until = 0 WHERE owner IS NOT NULL", [])
             .map_err(failed("clearing old leases"))?;
         let signer = heads::Signer::open(&connection, path)?;
-        let hub = Arc::new(Hub::default());
+        let notifier = Arc::new(EventNotifier::default());
         Ok(Self {
-            writer: Writer::start(connection, signer, Arc::clone(&hub), Arc::clone(&metrics))?,
+            writer: Writer::start(connection, signer, Arc::clone(&notifier), Arc::clone(&metrics))?,
             readers: Arc::new(Readers { path: path.to_owned(), idle: Mutex::new(Vec::new()) }),
-            hub,
+            notifier,
             metrics,
         })
     }
@@ -156,15 +152,15 @@ impl Readers {
 
 /// Makes the database readable by the server only, whatever the permissions of the folder. SQLite gives the files
 /// beside it the same mode, but those of an earlier version may have another one.
-fn keep_private(path: &Path) -> io::Result<()> {
-    match OpenOptions::new().create_new(true).write(true).mode(OWN_MODE).open(path) {
+fn restrict_permissions(path: &Path) -> io::Result<()> {
+    match OpenOptions::new().create_new(true).write(true).mode(PRIVATE_MODE).open(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         other => return other.map(drop),
     }
     for ending in ["", "-wal", "-shm"] {
         let mut name = path.as_os_str().to_owned();
         name.push(ending);
-        match fs::set_permissions(name, Permissions::from_mode(OWN_MODE)) {
+        match fs::set_permissions(name, Permissions::from_mode(PRIVATE_MODE)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             other => other?,
         }
@@ -175,50 +171,49 @@ fn keep_private(path: &Path) -> io::Result<()> {
 fn open_for_reading(path: &Path) -> Result<Connection, OrchestratorError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags).map_err(failed("opening the database"))?;
-    prepare_for_use(&connection)?;
+    configure_connection(&connection)?;
     Ok(connection)
 }
 
 /// Configures the statement cache and the lock timeout. Without the query planner stability guarantee (QPSG), SQLite
 /// would look at the value bound to each `LIMIT ?` to choose a plan, and so parse the statement again at every use.
-fn prepare_for_use(connection: &Connection) -> Result<(), OrchestratorError> {
-    connection.set_prepared_statement_cache_capacity(STATEMENTS_KEPT);
+fn configure_connection(connection: &Connection) -> Result<(), OrchestratorError> {
+    connection.set_prepared_statement_cache_capacity(STATEMENT_CACHE_SIZE);
     connection
-        .busy_timeout(LOCK_PATIENCE)
+        .busy_timeout(LOCK_TIMEOUT)
         .and_then(|()| connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true))
         .map(drop)
         .map_err(failed("opening the database"))
 }
 
-/// The number of migrations that were applied to a database.
+/// The version of the schema of a database; 0 if it has none yet.
 fn version(connection: &Connection) -> Result<i64, OrchestratorError> {
     connection.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(failed("reading the version"))
 }
 
 fn migrate(connection: &Connection) -> Result<(), OrchestratorError> {
     let version = version(connection)?;
-    let Some(missing) = usize::try_from(version).ok().and_then(|version| MIGRATIONS.get(version..)) else {
-        let known = MIGRATIONS.len();
+    let what_to_do = match version {
+        0 | OLDEST_VERSION..=VERSION => None,
+        1..OLDEST_VERSION => Some("start with an empty data folder, or use the caisson that wrote this one"),
+        _ => Some("use a newer caisson"),
+    };
+    if let Some(what_to_do) = what_to_do {
         return Err(OrchestratorError::Store {
             what: format!(
-                "the database has version {version}, this caisson knows {known}; use a newer caisson"
+                "the database has version {version}, and this caisson reads {OLDEST_VERSION} to {VERSION}; {what_to_do}"
             ),
             source: "unknown version".into(),
         });
-    };
-    for (next, script) in (version + 1..).zip(missing) {
-        connection
-            .execute_batch(&format!("BEGIN; {script} PRAGMA user_version = {next}; COMMIT;"))
-            .map_err(failed("making the tables"))?;
+    }
+    for (next, script) in (OLDEST_VERSION..).zip(MIGRATIONS) {
+        if next > version {
+            connection
+                .execute_batch(&format!("BEGIN; {script} PRAGMA user_version = {next}; COMMIT;"))
+                .map_err(failed("creating the tables"))?;
+        }
     }
     Ok(())
-}
-
-/// Whether a table exists. It is missing if no server has opened the database since the table was introduced.
-fn has_table(connection: &Connection, name: &str) -> Result<bool, OrchestratorError> {
-    connection
-        .query_row("SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE name = ?1)", [name], |row| row.get(0))
-        .map_err(failed("looking at the database"))
 }
 
 /// Converts an error of SQLite.
@@ -301,9 +296,10 @@ impl Store for SqliteStore {
         self.read("counting jobs", read::count_by_state).await
     }
 
-    async fn standing(&self, state: JobState, code: &str) -> Result<Vec<JobId>, OrchestratorError> {
+    async fn jobs_with_code(&self, state: JobState, code: &str) -> Result<Vec<JobId>, OrchestratorError> {
         let code = code.to_owned();
-        self.read("listing jobs that wait", move |connection| read::standing(connection, state, &code)).await
+        self.read("listing jobs that wait", move |connection| read::jobs_with_code(connection, state, &code))
+            .await
     }
 
     async fn unfinished(&self) -> Result<Vec<JobId>, OrchestratorError> {
@@ -330,7 +326,7 @@ impl Store for SqliteStore {
     }
 
     fn watch(&self, job: JobId) -> watch::Receiver<Sequence> {
-        self.hub.watch(job)
+        self.notifier.watch(job)
     }
 
     async fn delete(&self, job: JobId, by: Actor) -> Result<(), OrchestratorError> {
@@ -344,7 +340,7 @@ impl Store for SqliteStore {
         limit: usize,
     ) -> Result<Vec<JobId>, OrchestratorError> {
         self.read("listing jobs with old payloads", move |connection| {
-            payloads::to_drop(connection, ended_before_ms, after, limit)
+            payloads::jobs_to_drop(connection, ended_before_ms, after, limit)
         })
         .await
     }
@@ -355,7 +351,7 @@ impl Store for SqliteStore {
         if !is_sound {
             tracing::warn!(%job, "the check of the job finds faults; its payloads are dropped nevertheless");
         }
-        self.writer.run(move |context| payloads::drop_of(context, job, is_sound)).await
+        self.writer.run(move |context| payloads::drop_job_payloads(context, job, is_sound)).await
     }
 
     async fn removable(
@@ -381,8 +377,8 @@ impl Store for SqliteStore {
         self.read("reading the keys", keys::all).await
     }
 
-    async fn put_person(&self, id: KeyId, role: Role) -> Result<(), OrchestratorError> {
-        self.writer.run(move |context| keys::put_person(context, &id, role)).await
+    async fn put_oidc_user(&self, id: KeyId, role: Role) -> Result<(), OrchestratorError> {
+        self.writer.run(move |context| keys::put_oidc_user(context, &id, role)).await
     }
 
     async fn people(&self) -> Result<Vec<(KeyId, Role)>, OrchestratorError> {
@@ -390,23 +386,23 @@ impl Store for SqliteStore {
     }
 
     async fn end_session(&self, id: SessionId, until_ms: i64) -> Result<(), OrchestratorError> {
-        self.writer.run(move |context| sessions::end(context, &id, until_ms)).await
+        self.writer.run(move |context| logins::end(context, &id, until_ms)).await
     }
 
     async fn ended_sessions(&self) -> Result<Vec<(SessionId, i64)>, OrchestratorError> {
-        self.read("reading the logins that are over", sessions::ended).await
+        self.read("reading the logins that are over", logins::ended).await
     }
 
     async fn put_share(&self, link: SharedLink) -> Result<(), OrchestratorError> {
-        self.writer.run(move |context| sessions::put_share(context, &link)).await
+        self.writer.run(move |context| logins::put_share(context, &link)).await
     }
 
     async fn remove_share(&self, id: ShareId) -> Result<(), OrchestratorError> {
-        self.writer.run(move |context| sessions::remove_share(context, &id)).await
+        self.writer.run(move |context| logins::remove_share(context, &id)).await
     }
 
     async fn shares(&self) -> Result<Vec<SharedLink>, OrchestratorError> {
-        self.read("reading the shared links", sessions::shares).await
+        self.read("reading the shared links", logins::shares).await
     }
 
     async fn submitter(&self, job: JobId) -> Result<Option<KeyId>, OrchestratorError> {
@@ -434,16 +430,16 @@ impl Store for SqliteStore {
         .await
     }
 
-    async fn ended_lately(&self) -> Result<Vec<JobId>, OrchestratorError> {
-        self.read("listing jobs that ended lately", heads::ended_lately).await
+    async fn recently_ended(&self) -> Result<Vec<JobId>, OrchestratorError> {
+        self.read("listing jobs that ended lately", heads::recently_ended).await
     }
 
     async fn used_bytes(&self) -> Result<u64, OrchestratorError> {
-        self.read("measuring the database", room::used_bytes).await
+        self.read("measuring the database", disk_space::used_bytes).await
     }
 
     async fn shrink(&self) -> Result<bool, OrchestratorError> {
-        self.writer.run(|context| room::give_back_some(context.connection)).await
+        self.writer.run(|context| disk_space::release_free_pages(context.connection)).await
     }
 
     async fn check(&self) -> Result<(), OrchestratorError> {
@@ -471,7 +467,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_database_that_cannot_be_written_is_told_from_one_that_is_wrong() {
+    fn unwritable_database_is_distinguished_from_a_faulty_statement() {
         let told = |code: i32| {
             let error = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
             failed("storing an event")(error)
@@ -505,16 +501,19 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_database_of_a_newer_version_is_refused() {
+    async fn databases_of_older_and_newer_versions_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("caisson.db");
-        Connection::open(&path).unwrap().execute_batch("PRAGMA user_version = 99").unwrap();
-        let error = SqliteStore::open(&path).err().unwrap().to_string();
-        assert!(error.contains("version 99"), "{error}");
+        for (version, what_to_do) in [(7, "start with an empty data folder"), (99, "use a newer caisson")] {
+            let sql = format!("PRAGMA user_version = {version}");
+            Connection::open(&path).unwrap().execute_batch(&sql).unwrap();
+            let error = SqliteStore::open(&path).err().unwrap().to_string();
+            assert!(error.contains(&format!("version {version},")) && error.contains(what_to_do), "{error}");
+        }
     }
 
     #[tokio::test]
-    async fn nobody_else_may_read_the_database_also_one_of_an_earlier_version() {
+    async fn database_files_are_private_even_if_created_by_an_earlier_version() {
         let folder = tempfile::tempdir().unwrap();
         fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
         let path = folder.path().join("caisson.db");
@@ -533,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn a_statement_with_a_bound_limit_is_read_once() {
+    fn statement_with_a_bound_limit_is_prepared_once() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("caisson.db");
         drop(SqliteStore::open(&path).unwrap());

@@ -12,14 +12,15 @@ type Result<T> = std::result::Result<T, OrchestratorError>;
 
 /// Events that show how a job went, but not what was in it. They keep their payload. The first one has the job's
 /// spec, without which the job can be neither shown nor retried.
-const KEPT_KINDS: [&str; 5] = ["job_created", "state_changed", "wished", "artifact_stored", "audit_stored"];
+const NEVER_DROPPED_KINDS: [&str; 5] =
+    ["job_created", "state_changed", "control_requested", "artifact_stored", "audit_file_stored"];
 
-pub(super) fn is_kept(kind: &str) -> bool {
-    KEPT_KINDS.contains(&kind)
+pub(super) fn keeps_payload(kind: &str) -> bool {
+    NEVER_DROPPED_KINDS.contains(&kind)
 }
 
 /// Jobs that ended before a point in time and still have their payloads, oldest first, starting after `after`.
-pub(super) fn to_drop(
+pub(super) fn jobs_to_drop(
     connection: &Connection,
     ended_before_ms: i64,
     after: Option<JobId>,
@@ -43,10 +44,10 @@ pub(super) fn to_drop(
 
 /// Drops the payloads of a job and signs a statement about it. The statement contains digests of the derived data if
 /// the verification found no faults.
-pub(super) fn drop_of(context: &mut Context<'_>, job: JobId, is_sound: bool) -> Result<()> {
+pub(super) fn drop_job_payloads(context: &mut Context<'_>, job: JobId, is_sound: bool) -> Result<()> {
     let digests = derived::digests(context.connection, job, is_sound)?;
     let id = job.to_string();
-    let kept = KEPT_KINDS.map(|kind| format!("'{kind}'")).join(", ");
+    let kept = NEVER_DROPPED_KINDS.map(|kind| format!("'{kind}'")).join(", ");
     let statements = [
         format!(
             "UPDATE events SET payload = NULL WHERE job = ?1 AND payload IS NOT NULL AND kind NOT IN ({kept})"

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::write::kind_name;
 use super::{failed, payloads};
 use crate::access::{Actor, KeyId};
-use crate::answers::JobFilter;
+use crate::api_types::JobFilter;
 use crate::error::OrchestratorError;
 use crate::event::{CallRef, Event, EventBody};
 use crate::ids::{JobId, Sequence};
@@ -48,12 +48,12 @@ fn opening(kind: &str) -> String {
 
 /// How a payload with an actor starts. The actor is part of the payload so that the hash chain covers it. Only this
 /// code writes it as the first field, so nothing that an event contains can forge it.
-const DONE_BY: &str = "{\"done_by\":";
+const DONE_BY: &str = "{\"actor\":";
 
 /// The actor of an event, as encoded in its payload.
 #[derive(Deserialize)]
 struct DoneBy {
-    done_by: Actor,
+    actor: Actor,
 }
 
 /// Encodes the data of an event without its kind, which has its own column.
@@ -61,7 +61,7 @@ pub(super) fn encode_payload(event: &Event) -> Result<String> {
     let whole = encode(&event.body)?;
     let data = whole.strip_prefix(&opening(event.body.kind())).and_then(|rest| rest.strip_suffix('}'));
     let data = data.ok_or_else(|| undecodable("an event", "it has no data"))?;
-    let Some(actor) = &event.done_by else { return Ok(data.to_owned()) };
+    let Some(actor) = &event.actor else { return Ok(data.to_owned()) };
     let rest = data.strip_prefix('{').ok_or_else(|| undecodable("an event", "it cannot say who did it"))?;
     let comma = if rest == "}" { "" } else { "," };
     Ok(format!("{DONE_BY}{}{comma}{rest}", encode(actor)?))
@@ -72,8 +72,8 @@ pub(super) fn decode_payload(kind: &str, payload: &str) -> Result<(Option<Actor>
     if !payload.starts_with(DONE_BY) {
         return Ok((None, body));
     }
-    let DoneBy { done_by } = decode("who did something", payload)?;
-    Ok((Some(done_by), body))
+    let DoneBy { actor } = decode("who did something", payload)?;
+    Ok((Some(actor), body))
 }
 
 pub(super) fn view(connection: &Connection, job: JobId) -> Result<JobView> {
@@ -186,9 +186,9 @@ pub(super) fn count_by_state(connection: &Connection) -> Result<Vec<(JobState, u
 
 pub(super) fn unfinished(connection: &Connection) -> Result<Vec<JobId>> {
     let sql = "SELECT id FROM jobs WHERE state IN ('starting', 'running', 'collecting')
-               OR (wish = 'cancel' AND state IN ('draft', 'queued', 'paused'))
+               OR (control_request = 'cancel' AND state IN ('draft', 'queued', 'paused'))
                OR (state = 'paused' AND (json_extract(header, '$.sandbox') IS NOT NULL
-                                         OR json_extract(header, '$.is_resume_wished')))
+                                         OR json_extract(header, '$.is_resume_requested')))
                ORDER BY id";
     let texts: Vec<String> = connection
         .prepare_cached(sql)
@@ -197,7 +197,7 @@ pub(super) fn unfinished(connection: &Connection) -> Result<Vec<JobId>> {
     texts.iter().map(|text| parse_id(text)).collect()
 }
 
-pub(super) fn standing(connection: &Connection, state: JobState, code: &str) -> Result<Vec<JobId>> {
+pub(super) fn jobs_with_code(connection: &Connection, state: JobState, code: &str) -> Result<Vec<JobId>> {
     let texts: Vec<String> = connection
         .prepare_cached(
             "SELECT id FROM jobs WHERE state = ?1 AND json_extract(header, '$.code') = ?2 ORDER BY id",
@@ -259,12 +259,12 @@ impl RawEvent {
         })
     }
 
-    fn with(self, done_by: Option<Actor>, body: impl FnOnce(String) -> EventBody) -> Event {
+    fn with(self, actor: Option<Actor>, body: impl FnOnce(String) -> EventBody) -> Event {
         Event {
             sequence: self.sequence,
             time_ms: self.time_ms,
             call: self.call.map(|id| CallRef { id, attempt: self.attempt }),
-            done_by,
+            actor,
             body: body(self.kind),
         }
     }
@@ -278,13 +278,13 @@ impl RawEvent {
                     .map_err(|error| undecodable("a payload", error))?;
                 String::from_utf8(bytes).map_err(|error| undecodable("a payload", error))?
             }
-            (None, None) if payloads::is_kept(&self.kind) => {
+            (None, None) if payloads::keeps_payload(&self.kind) => {
                 return Err(undecodable("an event", "its payload is gone"));
             }
             (None, None) => return Ok((self.with(None, |kind| EventBody::PayloadDropped { kind }), 0)),
         };
-        let (done_by, body) = decode_payload(&self.kind, &payload)?;
-        Ok((self.with(done_by, |_| body), payload.len()))
+        let (actor, body) = decode_payload(&self.kind, &payload)?;
+        Ok((self.with(actor, |_| body), payload.len()))
     }
 }
 
@@ -353,7 +353,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_state_has_the_name_that_programs_see() {
+    fn state_names_match_their_serialization() {
         for state in [JobState::Draft, JobState::Queued, JobState::Collecting, JobState::Cancelled] {
             assert_eq!(serde_json::to_string(&state).unwrap(), format!("\"{}\"", state.name()));
         }

@@ -2,15 +2,13 @@
 
 use rusqlite::{Connection, OptionalExtension, params};
 
+use super::failed;
 use super::read::{decode, encode};
-use super::{failed, has_table};
 use crate::audit::Tombstone;
 use crate::error::OrchestratorError;
 use crate::ids::JobId;
 
 type Result<T> = std::result::Result<T, OrchestratorError>;
-
-const TABLE: &str = "tombstones";
 
 pub(super) fn store(connection: &Connection, tombstone: &Tombstone) -> Result<()> {
     let statement = encode(tombstone)?;
@@ -24,9 +22,6 @@ pub(super) fn store(connection: &Connection, tombstone: &Tombstone) -> Result<()
 }
 
 pub(super) fn of_job(connection: &Connection, job: JobId) -> Result<Option<Tombstone>> {
-    if !has_table(connection, TABLE)? {
-        return Ok(None);
-    }
     let text: Option<String> = connection
         .prepare_cached("SELECT statement FROM tombstones WHERE job = ?1")
         .and_then(|mut query| query.query_row([job.to_string()], |row| row.get(0)).optional())
@@ -36,9 +31,6 @@ pub(super) fn of_job(connection: &Connection, job: JobId) -> Result<Option<Tombs
 
 /// All deletion statements, oldest first.
 pub(super) fn all(connection: &Connection) -> Result<Vec<Tombstone>> {
-    if !has_table(connection, TABLE)? {
-        return Ok(Vec::new());
-    }
     let texts: Vec<String> = connection
         .prepare("SELECT statement FROM tombstones ORDER BY time_ms, job")
         .and_then(|mut query| query.query_map([], |row| row.get(0))?.collect())

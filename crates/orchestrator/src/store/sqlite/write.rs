@@ -9,10 +9,10 @@ use super::read;
 use super::tombstones;
 use super::writer::Context;
 use crate::access::Actor;
-use crate::answers::JobKind;
+use crate::api_types::JobKind;
 use crate::clock::now_ms;
 use crate::error::OrchestratorError;
-use crate::event::{Event, EventBody, Fence, NewEvent, Wish};
+use crate::event::{ControlRequest, Event, EventBody, Fence, NewEvent};
 use crate::ids::{Generation, JobId};
 use crate::store::{Created, Link, NewRecord, digest};
 use crate::view::{Changed, JobView};
@@ -125,7 +125,7 @@ pub(super) fn append(
     }
     let last = cursor.next_sequence - 1;
     heads::note(context, job, (first, last), time_ms, &cursor.head, view.state.is_over())?;
-    context.news.push((job, cursor.next_sequence - 1));
+    context.new_events.push((job, cursor.next_sequence - 1));
     if !view.state.is_over() {
         context.views.insert(job, view);
     }
@@ -168,8 +168,8 @@ pub(super) fn kind_name(kind: JobKind) -> &'static str {
 }
 
 /// The name of a control request in the database.
-pub(super) fn wish_name(wish: Wish) -> String {
-    format!("{wish:?}").to_lowercase()
+pub(super) fn control_request_name(control_request: ControlRequest) -> String {
+    format!("{control_request:?}").to_lowercase()
 }
 
 pub(super) fn claim(context: &mut Context<'_>, job: JobId, lease_ms: i64) -> Result<Option<Generation>> {
@@ -235,7 +235,7 @@ pub(super) fn delete(context: &mut Context<'_>, job: JobId, by: &Actor) -> Resul
 pub(super) fn check(context: &mut Context<'_>) -> Result<()> {
     context
         .connection
-        .pragma_update(None, "user_version", super::MIGRATIONS.len())
+        .pragma_update(None, "user_version", super::VERSION)
         .map_err(failed("checking the database"))
 }
 
@@ -262,8 +262,8 @@ impl Cursor {
     }
 
     fn place(&self, event: NewEvent, time_ms: i64) -> Event {
-        let NewEvent { call, done_by, body } = event;
-        Event { sequence: self.next_sequence, time_ms, call, done_by, body }
+        let NewEvent { call, actor, body } = event;
+        Event { sequence: self.next_sequence, time_ms, call, actor, body }
     }
 
     fn store(
@@ -335,16 +335,16 @@ impl Cursor {
         context
             .connection
             .prepare_cached(
-                "UPDATE jobs SET next_sequence = ?2, head_hash = ?3, state = ?4, wish = ?5, header = ?6 WHERE id = ?1",
+                "UPDATE jobs SET next_sequence = ?2, head_hash = ?3, state = ?4, control_request = ?5, header = ?6 WHERE id = ?1",
             )
             .and_then(|mut update| {
-                let wish = view.wish.map(wish_name);
+                let control_request = view.control_request.map(control_request_name);
                 update.execute(params![
                     view.job_id.to_string(),
                     self.next_sequence,
                     self.head,
                     view.state.name(),
-                    wish,
+                    control_request,
                     header,
                 ])
             })

@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::erase::{self, Eraser};
 use super::failed;
 use super::heads::Signer;
-use super::hub::Hub;
+use super::notifier::EventNotifier;
 use crate::error::OrchestratorError;
 use crate::ids::{JobId, Sequence};
 use crate::metrics::Metrics;
@@ -29,11 +29,11 @@ pub(super) struct Context<'a> {
     /// Views of recently written jobs, as of the open transaction.
     pub(super) views: &'a mut HashMap<JobId, JobView>,
     /// Jobs with new events, to be announced after the commit.
-    pub(super) news: &'a mut Vec<(JobId, Sequence)>,
+    pub(super) new_events: &'a mut Vec<(JobId, Sequence)>,
     pub(super) signer: &'a mut Signer,
     /// Whether a piece of work deleted content that must be erased from the database files.
     has_deleted: bool,
-    undo: Undo,
+    undo: RollbackScope,
     /// The error that made SQLite end the transaction, if any.
     ended_by: Option<OrchestratorError>,
 }
@@ -48,7 +48,7 @@ impl Context<'_> {
 
 /// How to roll back the next piece of work if it fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Undo {
+enum RollbackScope {
     /// Roll back the whole transaction, because it contains nothing else yet. Most transactions have only one piece
     /// of work.
     Transaction,
@@ -70,13 +70,13 @@ impl Writer {
     pub(super) fn start(
         connection: Connection,
         signer: Signer,
-        hub: Arc<Hub>,
+        notifier: Arc<EventNotifier>,
         metrics: Arc<Metrics>,
     ) -> Result<Self, OrchestratorError> {
         let (work, queue) = mpsc::channel(4096);
         std::thread::Builder::new()
             .name("store-writer".into())
-            .spawn(move || write_loop(&connection, signer, queue, &hub, &metrics))
+            .spawn(move || write_loop(&connection, signer, queue, &notifier, &metrics))
             .map_err(OrchestratorError::io("starting the thread that writes"))?;
         Ok(Self { work })
     }
@@ -90,7 +90,7 @@ impl Writer {
         let (reply, answer) = oneshot::channel();
         let boxed: Work = Box::new(move |context| {
             let result = match context {
-                Some(context) => undone_on_failure(context, work),
+                Some(context) => run_with_rollback(context, work),
                 None => Err(OrchestratorError::ShuttingDown),
             };
             Box::new(move |committed| drop(reply.send(committed.and(result))))
@@ -100,15 +100,17 @@ impl Writer {
     }
 }
 
-fn undone_on_failure<T>(
+fn run_with_rollback<T>(
     context: &mut Context<'_>,
     work: impl FnOnce(&mut Context<'_>) -> Result<T, OrchestratorError>,
 ) -> Result<T, OrchestratorError> {
-    let told = context.news.len();
+    let told = context.new_events.len();
     let mark = context.signer.mark();
     let (begin, finish, undo): (&[_], &[_], &[_]) = match context.undo {
-        Undo::Transaction => (&[], &[], &["ROLLBACK", BEGIN]),
-        Undo::Savepoint => (&["SAVEPOINT work"], &["RELEASE work"], &["ROLLBACK TO work", "RELEASE work"]),
+        RollbackScope::Transaction => (&[], &[], &["ROLLBACK", BEGIN]),
+        RollbackScope::Savepoint => {
+            (&["SAVEPOINT work"], &["RELEASE work"], &["ROLLBACK TO work", "RELEASE work"])
+        }
     };
     let execute_all =
         |connection, all: &[&str]| all.iter().try_for_each(|statement| execute(connection, statement));
@@ -116,11 +118,11 @@ fn undone_on_failure<T>(
     let result = work(context);
     match &result {
         Ok(_) => {
-            context.undo = Undo::Savepoint;
+            context.undo = RollbackScope::Savepoint;
             execute_all(context.connection, finish)?;
         }
         Err(error) => {
-            context.news.truncate(told);
+            context.new_events.truncate(told);
             context.views.clear();
             context.signer.undo_to(mark);
             // A full disk may have ended the transaction already, so that there is nothing to roll back.
@@ -146,13 +148,13 @@ fn write_loop(
     connection: &Connection,
     mut signer: Signer,
     mut queue: mpsc::Receiver<Work>,
-    hub: &Hub,
+    notifier: &EventNotifier,
     metrics: &Metrics,
 ) {
     let mut views = HashMap::new();
     let mut eraser = Eraser::default();
     while let Some(first) = queue.blocking_recv() {
-        let mut news = Vec::new();
+        let mut new_events = Vec::new();
         let mut answers: Vec<Answer> = Vec::new();
         let mut begun = execute(connection, BEGIN);
         let mut has_deleted = false;
@@ -160,10 +162,10 @@ fn write_loop(
             let mut context = Context {
                 connection,
                 views: &mut views,
-                news: &mut news,
+                new_events: &mut new_events,
                 signer: &mut signer,
                 has_deleted: false,
-                undo: Undo::Transaction,
+                undo: RollbackScope::Transaction,
                 ended_by: None,
             };
             answers.push(first(Some(&mut context)));
@@ -192,8 +194,8 @@ fn write_loop(
         } else {
             signer.committed();
             metrics.committed(commit_started.elapsed());
-            for (job, sequence) in news {
-                hub.tell(job, sequence);
+            for (job, sequence) in new_events {
+                notifier.tell(job, sequence);
             }
             if has_deleted {
                 eraser.deleted();
@@ -302,7 +304,7 @@ mod tests {
     });
 
     #[tokio::test]
-    async fn what_waits_for_a_locked_database_fails_together() {
+    async fn queued_writes_fail_together_if_the_database_is_locked() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("caisson.db");
         drop(SqliteStore::open(&path).unwrap());
@@ -323,7 +325,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_fails_is_undone_alone_wherever_it_stands_in_a_transaction() {
+    async fn failed_work_is_rolled_back_separately_within_a_transaction() {
         let fails = |context: &mut Context<'_>| {
             insert(context, 13)?;
             Err(OrchestratorError::DiskFull)
@@ -337,7 +339,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn after_the_end_of_a_transaction_nothing_is_written_and_told_to_have_failed() {
+    async fn nothing_is_committed_yet_reported_failed_after_a_transaction_ends() {
         let ends = |context: &mut Context<'_>| {
             insert(context, 13)?;
             // SQLite does this by itself when the disk is full.

@@ -1,22 +1,22 @@
 //! The MCP servers of a job: their current tools, and calls of these tools.
 
-mod desk;
-mod keeper;
 mod process;
+mod server_state;
+mod supervisor;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent::{Effect, ExtraTool, ExtraTools, ToolEnd, ToolStatus};
+use agent::{Effect, ExternalTool, ExternalTools, ToolEnd, ToolStatus};
 use egress::Upstream;
 use mcp::{Headers, McpError, Reach, ServerChoice, ServerSpec, ToolOutcome};
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use self::desk::Desk;
-use self::keeper::{Keeper, WayOut};
+use self::server_state::ServerState;
+use self::supervisor::{HttpEgress, Supervisor};
 use super::super::Driver;
 use super::open_calls;
 use crate::agent_view::is_agent_call;
@@ -27,22 +27,22 @@ use crate::mcp_view::McpState;
 const SETTLE_SLACK: Duration = Duration::from_secs(5);
 
 /// The MCP servers of one job. Dropping it closes the connections; the server processes keep running.
-pub(super) struct Hub {
-    desks: Vec<Arc<Desk>>,
+pub(super) struct McpServers {
+    servers: Vec<Arc<ServerState>>,
     version: Arc<watch::Sender<u64>>,
     /// Calls that were started before this run of the agent.
     begun: BTreeSet<String>,
     patience: Duration,
-    _keepers: JoinSet<()>,
+    _supervisors: JoinSet<()>,
 }
 
-impl Hub {
+impl McpServers {
     /// Starts the MCP servers of the job that this log belongs to, or reconnects to them.
     pub(super) fn start(driver: &Driver, log: &[Event]) -> Self {
         let settings = driver.core.settings();
         let version = Arc::new(watch::Sender::new(0));
-        let mut keepers = JoinSet::new();
-        let mut desks = Vec::new();
+        let mut supervisors = JoinSet::new();
+        let mut servers = Vec::new();
         let mut patience = Duration::ZERO;
         let known = last_processes(log);
         for (name, choice) in &driver.spec.mcp {
@@ -55,17 +55,17 @@ impl Hub {
                     .map(|configured| (configured.server.clone(), configured.headers.clone())),
             };
             let Some((spec, headers)) = found else {
-                let desk = Desk::new(name, Duration::ZERO, Arc::clone(&version));
+                let desk = ServerState::new(name, Duration::ZERO, Arc::clone(&version));
                 desk.shut("it is not in the configuration any more".into());
-                desks.push(Arc::new(desk));
+                servers.push(Arc::new(desk));
                 continue;
             };
-            let desk = Arc::new(Desk::new(name, spec.call_timeout, Arc::clone(&version)));
-            desks.push(Arc::clone(&desk));
-            let way_out = match (&spec.reach, Upstream::load(&settings.extra_ca)) {
+            let desk = Arc::new(ServerState::new(name, spec.call_timeout, Arc::clone(&version)));
+            servers.push(Arc::clone(&desk));
+            let http_egress = match (&spec.reach, Upstream::load(&settings.extra_ca)) {
                 (Reach::Stdio { .. }, _) => None,
-                (Reach::Http { .. }, Ok(upstream)) => driver.outward.as_ref().map(|outward| WayOut {
-                    proxy: outward.proxy(),
+                (Reach::Http { .. }, Ok(upstream)) => driver.egress.as_ref().map(|egress| HttpEgress {
+                    proxy: egress.proxy(),
                     upstream,
                     headers,
                 }),
@@ -76,27 +76,27 @@ impl Hub {
             };
             patience = patience.max(spec.start_timeout * 2 + SETTLE_SLACK);
             let (process, state) = known.get(name.as_str()).copied().unwrap_or((0, McpState::Failed));
-            let keeper = Keeper {
+            let supervisor = Supervisor {
                 desk,
                 spec,
                 guest: driver.guest.subscribe(),
                 recorder: Arc::clone(&driver.recorder),
                 job: Arc::clone(&driver.spec),
-                way_out,
+                http_egress,
                 process,
                 may_resume: process > 0 && state == McpState::Connected,
             };
-            keepers.spawn(keeper.run());
+            supervisors.spawn(supervisor.run());
         }
         let begun = open_calls(log).into_iter().map(|call| call.id).filter(|id| is_agent_call(id)).collect();
-        Self { desks, version, begun, patience, _keepers: keepers }
+        Self { servers, version, begun, patience, _supervisors: supervisors }
     }
 
     /// Waits until each server has connected or failed once, so that the first turn knows the tools.
     pub(super) async fn settle(&self) {
         let mut version = self.version.subscribe();
         let settling = async {
-            while !self.desks.iter().all(|desk| desk.is_settled()) {
+            while !self.servers.iter().all(|desk| desk.is_settled()) {
                 if version.changed().await.is_err() {
                     return;
                 }
@@ -106,25 +106,25 @@ impl Hub {
     }
 
     /// The tools that are available now.
-    pub(super) fn tools(&self) -> ExtraTools {
+    pub(super) fn tools(&self) -> ExternalTools {
         // Read the version first, so that a concurrent change is noticed the next time.
         let version = *self.version.borrow();
-        let tool = |tool: mcp::OfferedTool| ExtraTool {
+        let tool = |tool: mcp::ListedTool| ExternalTool {
             spec: tool.spec,
-            effect: if tool.only_looks { Effect::ReadOnly } else { Effect::Changes },
+            effect: if tool.is_read_only { Effect::ReadOnly } else { Effect::Changes },
         };
-        ExtraTools {
+        ExternalTools {
             version,
-            is_expected: !self.desks.is_empty(),
-            tools: self.desks.iter().flat_map(|desk| desk.tools()).map(tool).collect(),
-            notes: self.desks.iter().flat_map(|desk| desk.notes()).collect(),
+            is_expected: !self.servers.is_empty(),
+            tools: self.servers.iter().flat_map(|desk| desk.tools()).map(tool).collect(),
+            notes: self.servers.iter().flat_map(|desk| desk.notes()).collect(),
         }
     }
 
     /// Calls a tool. A call that was started before is never sent again; only its answer is looked for. The error is
     /// what the model gets in place of an outcome.
     pub(super) async fn call(&self, tool: &str, input: Value, call: &str) -> Result<ToolOutcome, ToolEnd> {
-        let found = self.desks.iter().find_map(|desk| Some((desk, desk.own_name(tool)?)));
+        let found = self.servers.iter().find_map(|desk| Some((desk, desk.own_name(tool)?)));
         let was_begun = self.begun.contains(call);
         let Some((desk, own_name)) = found else {
             return Err(match was_begun {
@@ -151,7 +151,7 @@ impl Hub {
             session.call(&own_name, arguments, call, desk.call_timeout).await
         };
         answered.map_err(|error| match error {
-            McpError::NotUnderstood(_) => ToolEnd::failed(format!("the MCP server `{name}`: {error}")),
+            McpError::InvalidResponse(_) => ToolEnd::failed(format!("the MCP server `{name}`: {error}")),
             error => interrupted(&format!("the MCP server `{name}`: {error}")),
         })
     }

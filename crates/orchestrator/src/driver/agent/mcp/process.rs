@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use mcp::{Line, LineSender, Lines, Recovered};
+use mcp::{Line, LineTransport, OutgoingLine, RecoveredAnswers};
 use protocol::{
     CallFollower, CallInput, CallKey, Exec, ExecEnd, ExecEvent, ExecUpdate, Follow, GuestClient,
     OutputStream, ProtocolError,
@@ -11,7 +11,7 @@ use protocol::{
 use tokio::sync::{mpsc, watch};
 
 /// Maximum length of a line, and how much of stderr is kept.
-const MOST_LINE_BYTES: usize = 16 * 1024 * 1024;
+const MAX_LINE_BYTES: usize = 16 * 1024 * 1024;
 const STDERR_BYTES: usize = 2000;
 /// Capacity of the channels for lines, in each direction.
 const WAITING: usize = 64;
@@ -20,9 +20,9 @@ const WAITING: usize = 64;
 pub(super) type Guest = watch::Receiver<Option<GuestClient>>;
 
 /// Why the process exited, once it has.
-pub(super) type Fate = watch::Receiver<Option<String>>;
+pub(super) type ExitReason = watch::Receiver<Option<String>>;
 
-pub(super) enum Beginning {
+pub(super) enum ConnectMode {
     Start(Box<Exec>),
     /// Attach to a running process. Output chunks before this number are old.
     Attach(u64),
@@ -39,18 +39,22 @@ pub(super) async fn reach(guest: &mut Guest) -> Option<GuestClient> {
     }
 }
 
-pub(super) fn connect(guest: &Guest, key: &CallKey, begin: Beginning) -> (Lines, Recovered, Fate) {
+pub(super) fn connect(
+    guest: &Guest,
+    key: &CallKey,
+    begin: ConnectMode,
+) -> (LineTransport, RecoveredAnswers, ExitReason) {
     let (outgoing, lines_out) = mpsc::channel(WAITING);
     let (lines_in, incoming) = mpsc::channel(WAITING);
-    let (fate_sender, fate) = watch::channel(None);
+    let (exit_reason_sender, exit_reason) = watch::channel(None);
     // Input that is written before the process exists would be lost.
-    let (started, is_started) = watch::channel(matches!(begin, Beginning::Attach(_)));
+    let (started, is_started) = watch::channel(matches!(begin, ConnectMode::Attach(_)));
     // Request ids must differ from those of every other connection to the same process.
     let prefix = format!("{}-", uuid::Uuid::now_v7().simple());
-    let (lines, recovered) = Lines::new(prefix, outgoing, incoming);
+    let (lines, recovered) = LineTransport::new(prefix, outgoing, incoming);
     let is_old_before = match &begin {
-        Beginning::Start(_) => 0,
-        Beginning::Attach(number) => *number,
+        ConnectMode::Start(_) => 0,
+        ConnectMode::Attach(number) => *number,
     };
     let reader = Reader {
         key: key.clone(),
@@ -61,9 +65,9 @@ pub(super) fn connect(guest: &Guest, key: &CallKey, begin: Beginning) -> (Lines,
         started,
         lines_in,
     };
-    drop(tokio::spawn(reader.run(guest.clone(), begin, fate_sender)));
-    drop(tokio::spawn(write(guest.clone(), key.clone(), lines_out, is_started, fate.clone())));
-    (lines, recovered, fate)
+    drop(tokio::spawn(reader.run(guest.clone(), begin, exit_reason_sender)));
+    drop(tokio::spawn(write(guest.clone(), key.clone(), lines_out, is_started, exit_reason.clone())));
+    (lines, recovered, exit_reason)
 }
 
 struct Reader {
@@ -77,18 +81,18 @@ struct Reader {
 }
 
 impl Reader {
-    async fn run(mut self, mut guest: Guest, begin: Beginning, fate: watch::Sender<Option<String>>) {
+    async fn run(mut self, mut guest: Guest, begin: ConnectMode, exit_reason: watch::Sender<Option<String>>) {
         let lines_in = self.lines_in.clone();
         let mut exec = match begin {
-            Beginning::Start(exec) => Some(exec),
-            Beginning::Attach(_) => None,
+            ConnectMode::Start(exec) => Some(exec),
+            ConnectMode::Attach(_) => None,
         };
         let told = tokio::select! {
             told = self.follow(&mut guest, &mut exec) => told,
             // The client has dropped its end.
             () = lines_in.closed() => return,
         };
-        fate.send_replace(Some(told));
+        exit_reason.send_replace(Some(told));
     }
 
     /// Follows the process until it exits, and returns the reason.
@@ -139,7 +143,7 @@ impl Reader {
 
     async fn take_lines(&mut self, bytes: &[u8], is_old: bool) {
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
-            if self.buffer.len() + piece.len() > MOST_LINE_BYTES {
+            if self.buffer.len() + piece.len() > MAX_LINE_BYTES {
                 self.buffer.clear();
                 continue;
             }
@@ -177,12 +181,12 @@ impl Reader {
 async fn write(
     mut guest: Guest,
     key: CallKey,
-    mut lines: mpsc::Receiver<LineSender>,
+    mut lines: mpsc::Receiver<OutgoingLine>,
     mut started: watch::Receiver<bool>,
-    mut fate: Fate,
+    mut exit_reason: ExitReason,
 ) {
     let mut input: Option<(Arc<GuestClient>, CallInput)> = None;
-    while let Some(LineSender { line, written }) = lines.recv().await {
+    while let Some(OutgoingLine { line, written }) = lines.recv().await {
         let writing = async {
             if started.wait_for(|started| *started).await.is_err() {
                 return Err("the process was not started".into());
@@ -203,7 +207,7 @@ async fn write(
         let result = tokio::select! {
             result = writing => result,
             // A process that has exited never reads, so the write would never finish.
-            _ = fate.wait_for(Option::is_some) => Err("the process has ended".into()),
+            _ = exit_reason.wait_for(Option::is_some) => Err("the process has ended".into()),
         };
         let _ = written.send(result);
     }

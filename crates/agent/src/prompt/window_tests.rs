@@ -1,0 +1,141 @@
+//! Tests of tool selection for windows of all sizes.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use model::{ModelError, ModelRequest, ModelStream};
+
+use super::*;
+use crate::host::Capability;
+use crate::tools;
+
+/// A model with given limits; it is never asked.
+struct LimitsModel {
+    name: ModelName,
+    limits: ModelLimits,
+}
+
+#[async_trait]
+impl Model for LimitsModel {
+    fn name(&self) -> &ModelName {
+        &self.name
+    }
+
+    fn limits(&self) -> ModelLimits {
+        self.limits
+    }
+
+    async fn stream(&self, _: Arc<ModelRequest>) -> Result<ModelStream, ModelError> {
+        std::future::pending().await
+    }
+}
+
+fn limits(native_tools: bool, context_tokens: u32) -> ModelLimits {
+    ModelLimits { context_tokens, output_tokens: 2_000, vision: false, native_tools, reasoning: false }
+}
+
+fn toolbox(native_tools: bool, context_tokens: u32, approve_plan: bool) -> Toolbox {
+    let mut toolbox = Toolbox::new(tools::standard(), &BTreeSet::from([Capability::Python]));
+    keep_weak_model_tools(&limits(native_tools, context_tokens), approve_plan, &mut toolbox);
+    toolbox
+}
+
+/// What a model of this size is offered if its provider counts `thousandths` tokens for 1,000 of ours.
+fn fitted(
+    native_tools: bool,
+    context_tokens: u32,
+    thousandths: u32,
+    settings: &AgentSettings,
+) -> (FixedPart, PromptRoom) {
+    let model =
+        LimitsModel { name: ModelName::new("test/sized"), limits: limits(native_tools, context_tokens) };
+    let room = PromptRoom { factor: Factor::from_thousandths(thousandths), ..PromptRoom::for_model(&model) };
+    let egress = "only these hosts: crates.io, static.crates.io, index.crates.io";
+    let toolbox = toolbox(native_tools, context_tokens, settings.approve_plan);
+    let external = ExternalTools::default();
+    (
+        fit(&PromptInputs { model: &model, settings, egress, toolbox: &toolbox, external: &external }, room),
+        room,
+    )
+}
+
+#[test]
+fn weak_model_gets_few_tools() {
+    let names = toolbox(false, 16_384, false).names();
+    let wanted: BTreeSet<&str> = WEAK_TOOLS.into();
+    assert_eq!(names.iter().map(String::as_str).collect::<BTreeSet<_>>(), wanted);
+    assert!(toolbox(false, 16_384, true).find("plan").is_some(), "a person waits for it");
+    for (native, window) in [(true, 16_384), (false, 131_072)] {
+        assert!(toolbox(native, window, false).find("history_search").is_some());
+    }
+}
+
+#[test]
+fn windows_from_four_thousand_tokens_offer_the_essential_tools() {
+    let settings = AgentSettings::default();
+    for native in [true, false] {
+        for window in [4_096, 6_000, 8_192, 16_384, 32_768, 200_000] {
+            let (fitted, room) = fitted(native, window, 1_000, &settings);
+            let names = fitted.toolbox.names();
+            for name in BASIC_TOOLS {
+                assert!(names.iter().any(|known| known == name), "{name} at {window}: {names:?}");
+            }
+            assert!(room.holds(&fitted.window), "{window}");
+            Settings::from(&fitted.window).check().unwrap();
+        }
+    }
+    let all = toolbox(true, 200_000, false).names();
+    assert_eq!(
+        fitted(true, 200_000, 1_000, &settings).0.toolbox.names(),
+        all,
+        "a large window has all, in order"
+    );
+}
+
+#[test]
+fn higher_token_factor_keeps_only_required_tools() {
+    let settings = AgentSettings { approve_plan: true, ..AgentSettings::default() };
+    for thousandths in [1_000, 1_300, 1_630, 2_170, 3_000] {
+        let (fitted, room) = fitted(true, 8_192, thousandths, &settings);
+        let names = fitted.toolbox.names();
+        for name in ALWAYS_OFFERED.into_iter().chain(["plan"]) {
+            assert!(names.iter().any(|known| known == name), "{name} at {thousandths}: {names:?}");
+        }
+        let fixed = fitted.window.system_tokens + fitted.window.tools_tokens;
+        // The rest is enough for the task and the history.
+        assert!(fixed * 3 <= room.policy().budget, "{fixed} of {} at {thousandths}", room.policy().budget);
+    }
+}
+
+#[test]
+fn prompt_mentions_only_offered_tools() {
+    let settings = AgentSettings::default();
+    let own = tools::standard();
+    for native in [true, false] {
+        for window in [4_096, 8_192, 16_384, 200_000] {
+            let (fitted, _) = fitted(native, window, 1_000, &settings);
+            for tool in &own {
+                let word = format!("`{}`", tool.name());
+                let is_offered = fitted.toolbox.find(tool.name()).is_some();
+                let is_mentioned = fitted.window.system.contains(&word);
+                assert!(is_offered || !is_mentioned, "{word} at {window}: {}", fitted.window.system);
+            }
+            assert!(fitted.window.system.replace('\n', " ").contains("call `finish`"));
+            assert!(fitted.window.system.contains("`history_read`"), "stubs speak of recalling");
+        }
+    }
+    let large = fitted(true, 200_000, 1_000, &settings).0.window.system;
+    for word in ["`plan`", "`process`", "`notes`", "`python`"] {
+        assert!(large.contains(word), "{word}");
+    }
+}
+
+#[test]
+fn initial_token_factor_depends_on_the_provider() {
+    let factor = |name: &str| start_factor(&ModelName::new(name)).thousandths();
+    assert_eq!(factor("anthropic/claude-sonnet-4-5"), 1_200);
+    assert_eq!(factor("gemini/gemini-2.5-pro"), 1_100);
+    assert_eq!(factor("openai/gpt-5"), 1_000);
+    assert_eq!(factor("http://127.0.0.1:8080/v1"), 1_000);
+}

@@ -1,0 +1,137 @@
+//! `apply_patch`: changes several places in several files at once.
+
+use std::collections::HashMap;
+
+use protocol::{FileOperation, FileReply};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::patch::{self, FilePatch};
+use super::{file_error, file_path};
+use crate::event::{ToolEnd, ToolStatus};
+use crate::host::{Effect, Stopped};
+use crate::tools::{CallContext, Tool, ToolFlow};
+
+const MAX_READ_BYTES: u64 = 8 * 1024 * 1024;
+
+pub(super) struct ApplyPatch;
+
+/// A patch.
+#[derive(Deserialize, JsonSchema)]
+pub(super) struct Input {
+    /// A unified diff as `git diff` prints it.
+    #[serde(alias = "diff", alias = "input")]
+    patch: String,
+}
+
+/// A script that applies changes like the tool, for steps without a model: each hunk by content, near its expected
+/// line.
+const STEP: &str = include_str!("apply_patch_step.py");
+
+/// Converts a patch to a job step with the same effect.
+pub(super) fn step(patch: &str) -> Option<Value> {
+    let mut changes = Vec::new();
+    for file in patch::parse(patch).ok()? {
+        changes.push(file.to_json(&file_path(file.shown_path()).ok()?));
+    }
+    // A JSON string literal is also a valid Python literal.
+    let changes = Value::from(changes).to_string();
+    let code = STEP.replace("CHANGES", &Value::from(changes).to_string());
+    Some(json!({"tool": "python", "code": code}))
+}
+
+impl Tool for ApplyPatch {
+    const NAME: &'static str = "apply_patch";
+    const DESCRIPTION: &'static str = "Applies a unified diff (`--- a/file`, `+++ b/file`, `@@` hunks with a few lines \
+        around each change) to the workspace. /dev/null stands for a file that is made or removed. Line numbers need \
+        not be exact. All files of it or none are changed.";
+    type Input = Input;
+
+    fn effect(&self) -> Effect {
+        Effect::Changes
+    }
+
+    async fn run(&self, input: Input, call: &CallContext<'_>) -> Result<ToolFlow, Stopped> {
+        let files = match patch::parse(&input.patch) {
+            Ok(files) => files,
+            Err(problem) => return Ok(ToolEnd::malformed(format!("apply_patch: {problem}")).into()),
+        };
+        let mut changes = Vec::new();
+        let mut patched = PatchedFiles::new();
+        for (index, file) in files.iter().enumerate() {
+            let key = call.part_key(&format!("file{}", index + 1));
+            // Applied before a restart, so the file already has the change.
+            if call.host.finished_file(key.clone()).await?.is_some() {
+                changes.push(None);
+                continue;
+            }
+            match prepare(file, call, &mut patched).await? {
+                Ok(operation) => changes.push(Some((key, operation))),
+                Err(end) => return Ok(end.into()),
+            }
+        }
+        for (key, operation) in changes.into_iter().flatten() {
+            if let Err(error) = call.host.file(Some(key), operation).await? {
+                return Ok(file_error("apply_patch", &error).into());
+            }
+        }
+        let names: Vec<&str> = files.iter().map(FilePatch::shown_path).collect();
+        Ok(ToolEnd::done(format!("changed {}", names.join(", "))).into())
+    }
+}
+
+/// The content of files after the changes prepared so far, by path; `None` for a deleted file. A patch may change a
+/// file several times, each time on top of its earlier changes.
+type PatchedFiles = HashMap<String, Option<String>>;
+
+/// The file operation that applies the change of one file, or why it cannot be applied.
+async fn prepare(
+    file: &FilePatch,
+    call: &CallContext<'_>,
+    patched: &mut PatchedFiles,
+) -> Result<Result<FileOperation, ToolEnd>, Stopped> {
+    let failed = |text: String| Ok(Err(ToolEnd::failed(format!("apply_patch: {text}. Nothing was changed"))));
+    let path = match file_path(file.shown_path()) {
+        Ok(path) => path,
+        Err(problem) => return failed(problem),
+    };
+    if file.new_path.is_none() {
+        patched.insert(path.clone(), None);
+        return Ok(Ok(FileOperation::Remove { path, recursive: false }));
+    }
+    let content = match (file.old_path.is_some(), patched.get(&path)) {
+        (true, Some(Some(content))) => content.clone(),
+        (true, Some(None)) => return failed(format!("{path} is removed before it is changed")),
+        (true, None) => match read(&path, call).await? {
+            Ok(content) => content,
+            Err(Some(end)) => return Ok(Err(end)),
+            Err(None) => return failed(format!("{path} is not text, or larger than 8 MiB")),
+        },
+        (false, Some(Some(_))) => return failed(format!("{path} is made although it was changed before")),
+        (false, _) => String::new(),
+    };
+    match file.apply(&content) {
+        Ok(content) => {
+            patched.insert(path.clone(), Some(content.clone()));
+            Ok(Ok(FileOperation::Write { path, content, mode: None }))
+        }
+        Err(problem) => failed(problem),
+    }
+}
+
+/// The text of a file. If it cannot be read, the inner error ends the call; `None` if the failure is not known here.
+async fn read(path: &str, call: &CallContext<'_>) -> Result<Result<String, Option<ToolEnd>>, Stopped> {
+    let operation = FileOperation::Read { path: path.to_owned(), offset: 0, limit_bytes: MAX_READ_BYTES };
+    Ok(match call.host.file(None, operation).await? {
+        Ok(FileReply::Content { content, base64: false, size }) if size == content.len() as u64 => {
+            Ok(content)
+        }
+        Ok(_) => Err(None),
+        Err(error) => {
+            let mut end = file_error("apply_patch", &error);
+            end.status = ToolStatus::Failed;
+            Err(Some(end))
+        }
+    })
+}

@@ -1,0 +1,107 @@
+//! `python` and `typescript`: run code, in a live kernel if the image has one.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use crate::event::{ToolEnd, ToolStatus};
+use crate::host::{Capability, CodeExecution, Effect, Language, Stopped};
+use crate::tools::tool::requested_wait;
+use crate::tools::{CallContext, Tool, ToolFlow};
+
+/// The default time limit.
+const DEFAULT_TIMEOUT_S: f64 = 120.0;
+
+pub(super) struct Python;
+pub(super) struct TypeScript;
+
+/// Code to run.
+#[derive(Deserialize, JsonSchema)]
+pub(super) struct Input {
+    /// The code.
+    #[serde(alias = "source", alias = "script")]
+    code: String,
+    /// Seconds after which it is ended, 120 when absent, at most 600.
+    #[serde(default)]
+    timeout_s: Option<f64>,
+}
+
+async fn run_code(language: Language, input: Input, call: &CallContext<'_>) -> Result<ToolFlow, Stopped> {
+    if input.code.trim().is_empty() {
+        return Ok(ToolEnd::malformed("`code` is empty").into());
+    }
+    let request = CodeExecution {
+        call: call.id.to_owned(),
+        language,
+        code: input.code,
+        // Not limited to the job's remaining time: code that is still running then continues when the job does.
+        timeout: requested_wait(input.timeout_s, DEFAULT_TIMEOUT_S),
+    };
+    let report = call.host.run_code(request).await?;
+    let mut images = Vec::new();
+    for image in report.images {
+        images.push(call.host.store_image(image).await?);
+    }
+    // Small models send command lines instead of code.
+    let is_command_line = language == Language::Python
+        && report.problem.as_ref().is_some_and(|problem| {
+            problem.contains("SyntaxError") || report.output.contains("SyntaxError: invalid syntax")
+        });
+    let mut text = report.output;
+    let mut add = |line: String| {
+        if !text.is_empty() && !text.ends_with('\n') {
+            text.push('\n');
+        }
+        text += &line;
+    };
+    match &report.problem {
+        Some(problem) => add(format!("[{problem}]")),
+        None if images.is_empty() => add("[done]".into()),
+        None => add(format!("[done, {} pictures]", images.len())),
+    }
+    if is_command_line {
+        add("[this tool runs Python code; a command line belongs in `shell`]".into());
+    }
+    if let Some(note) = report.note {
+        add(format!("[{note}]"));
+    }
+    let status = if report.problem.is_none() { ToolStatus::Done } else { ToolStatus::Failed };
+    Ok(ToolEnd { status, text, images, ..ToolEnd::default() }.into())
+}
+
+impl Tool for Python {
+    const NAME: &'static str = "python";
+    const DESCRIPTION: &'static str =
+        "Runs Python code in /workspace and returns what it prints. Print what you want to see.";
+    type Input = Input;
+
+    fn effect(&self) -> Effect {
+        Effect::Changes
+    }
+
+    fn needs(&self) -> &'static [Capability] {
+        &[Capability::Python]
+    }
+
+    async fn run(&self, input: Input, call: &CallContext<'_>) -> Result<ToolFlow, Stopped> {
+        run_code(Language::Python, input, call).await
+    }
+}
+
+impl Tool for TypeScript {
+    const NAME: &'static str = "typescript";
+    const DESCRIPTION: &'static str =
+        "Runs TypeScript code in /workspace and returns what it prints. Print what you want to see.";
+    type Input = Input;
+
+    fn effect(&self) -> Effect {
+        Effect::Changes
+    }
+
+    fn needs(&self) -> &'static [Capability] {
+        &[Capability::TypeScript]
+    }
+
+    async fn run(&self, input: Input, call: &CallContext<'_>) -> Result<ToolFlow, Stopped> {
+        run_code(Language::TypeScript, input, call).await
+    }
+}

@@ -1,0 +1,189 @@
+//! Facts that rules extract from an event: the command, exit code, files, test counts and error lines. They are
+//! extracted once, when the entry is appended, and used for stubs and extracts.
+
+use std::sync::LazyLock;
+
+use aho_corasick::AhoCorasick;
+use serde_json::Value;
+
+use crate::entry::{Call, CallResult};
+use crate::tokens::truncate;
+
+/// Arguments that best describe a call, most descriptive first.
+const DESCRIPTIVE_ARGUMENTS: [&str; 12] = [
+    "command",
+    "cmd",
+    "path",
+    "file",
+    "file_path",
+    "filename",
+    "query",
+    "pattern",
+    "url",
+    "code",
+    "name",
+    "text",
+];
+/// Arguments that hold a file path.
+const PATHS: [&str; 6] = ["path", "file", "file_path", "filename", "source", "target"];
+
+const LABEL_BYTES: usize = 80;
+const LINE_BYTES: usize = 160;
+const MAX_LINES: usize = 3;
+
+/// Longer lines are data, not messages.
+const LONGEST_LINE: usize = 2_000;
+
+/// Patterns of lines with test counts.
+const TEST_COUNT_PATTERNS: [&str; 5] = [" passed", " failed", " passing", "test result:", "Ran "];
+/// Patterns of error lines.
+const ERRORS: [&str; 12] = [
+    "error:",
+    "error[",
+    "Error:",
+    "ERROR",
+    "fatal:",
+    "panicked at",
+    "Traceback",
+    "FAILED",
+    "Exception",
+    "No such file",
+    "not found",
+    "denied",
+];
+
+/// All patterns in one automaton. Building it from constants cannot fail; without it, no pattern would match.
+static PATTERNS: LazyLock<Patterns> =
+    LazyLock::new(|| Patterns(AhoCorasick::new(TEST_COUNT_PATTERNS.iter().chain(&ERRORS)).ok()));
+
+struct Patterns(Option<AhoCorasick>);
+
+impl Patterns {
+    fn find_iter<'a>(&'a self, text: &'a str) -> impl Iterator<Item = aho_corasick::Match> + 'a {
+        self.0.iter().flat_map(move |automaton| automaton.find_iter(text))
+    }
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Facts {
+    /// What was asked, written or run, in a few words.
+    pub(crate) label: String,
+    /// Files that the arguments name.
+    pub(crate) files: Vec<String>,
+    /// Lines with test counts.
+    pub(crate) test_counts: Vec<String>,
+    pub(crate) errors: Vec<String>,
+    /// Number of lines of the output.
+    pub(crate) lines: usize,
+}
+
+/// A short description of a call: the tool and its most descriptive argument.
+pub(crate) fn label(call: &Call) -> String {
+    match most_descriptive(&call.arguments) {
+        Some(argument) => {
+            let argument = short(argument, LABEL_BYTES);
+            // Shell commands need no tool name; calls of other tools do.
+            if is_shell(&call.name) { argument } else { format!("{} {argument}", short(&call.name, 40)) }
+        }
+        None => short(&call.name, 40),
+    }
+}
+
+fn is_shell(name: &str) -> bool {
+    matches!(name, "shell" | "bash" | "exec" | "run" | "terminal" | "execute_bash")
+}
+
+fn most_descriptive(arguments: &Value) -> Option<&str> {
+    let object = arguments.as_object()?;
+    let named = DESCRIPTIVE_ARGUMENTS.iter().find_map(|key| object.get(*key).and_then(Value::as_str));
+    named.or_else(|| object.values().find_map(Value::as_str)).filter(|text| !text.trim().is_empty())
+}
+
+/// Facts about an answer and its calls.
+pub(crate) fn of_answer(text: &str, calls: &[Call]) -> Facts {
+    let mut files = Vec::new();
+    for call in calls {
+        for key in PATHS {
+            if let Some(path) = call.arguments.get(key).and_then(Value::as_str) {
+                let path = short(path, LINE_BYTES);
+                if !path.is_empty() && !files.contains(&path) && files.len() < 8 {
+                    files.push(path);
+                }
+            }
+        }
+    }
+    Facts { label: first_line(text), files, lines: crate::output_cap::count_lines(text), ..Facts::default() }
+}
+
+/// Facts about an output. `label` is the label of its call.
+pub(crate) fn of_result(label: String, result: &CallResult) -> Facts {
+    let text = result.text.as_str();
+    let (mut test_counts, mut errors) = (Vec::new(), Vec::new());
+    let mut done = 0;
+    for found in PATTERNS.find_iter(text) {
+        if found.start() < done {
+            continue;
+        }
+        let start = text[..found.start()].rfind('\n').map_or(0, |at| at + 1);
+        let end = text[found.end()..].find('\n').map_or(text.len(), |at| found.end() + at);
+        done = end;
+        let line = &text[start..end];
+        if line.len() > LONGEST_LINE {
+            continue;
+        }
+        if is_test_count(line) {
+            // Keep the last test counts and the first errors.
+            if test_counts.len() == MAX_LINES {
+                test_counts.remove(0);
+            }
+            test_counts.push(short(line, LINE_BYTES));
+        } else if errors.len() < MAX_LINES && is_error(line) {
+            let line = short(line, LINE_BYTES);
+            if !errors.contains(&line) {
+                errors.push(line);
+            }
+        }
+    }
+    let lines = match &result.blob {
+        Some(blob) => usize::try_from(blob.lines).unwrap_or(usize::MAX),
+        None => crate::output_cap::count_lines(text),
+    };
+    Facts { label, files: Vec::new(), test_counts, errors, lines }
+}
+
+/// Facts about a message, plan or note: how it begins.
+pub(crate) fn of_text(text: &str) -> Facts {
+    Facts { label: first_line(text), lines: crate::output_cap::count_lines(text), ..Facts::default() }
+}
+
+fn is_test_count(line: &str) -> bool {
+    let is_counted = line.bytes().any(|byte| byte.is_ascii_digit());
+    is_counted && TEST_COUNT_PATTERNS.iter().any(|pattern| line.contains(pattern))
+}
+
+/// Whether a line has test counts or an error.
+pub(crate) fn is_notable(line: &str) -> bool {
+    is_test_count(line) || is_error(line)
+}
+
+fn is_error(line: &str) -> bool {
+    ERRORS.iter().any(|pattern| line.contains(pattern))
+}
+
+/// The first non-empty line, shortened.
+pub(crate) fn first_line(text: &str) -> String {
+    let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("");
+    short(line, LINE_BYTES)
+}
+
+/// At most `most` bytes of the first line of a text, with an ellipsis if it is cut, and without brackets that could
+/// be read as a citation.
+pub(crate) fn short(text: &str, most: usize) -> String {
+    let text = text.trim();
+    let line = text.lines().next().unwrap_or("").trim_end();
+    let mut kept: String = line[..truncate::floor(line, most)].replace('[', "(").replace(']', ")");
+    if kept.len() < text.len() {
+        kept.push('…');
+    }
+    kept
+}

@@ -1,0 +1,122 @@
+//! Logins of the web page. A login is a sealed text in a cookie; the server stores nothing while it is valid. A login
+//! that the user ends early is stored until its expiry, so that a copy of its cookie is rejected, even after a
+//! restart.
+
+use std::collections::HashMap;
+use std::sync::{PoisonError, RwLock};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::SealPurpose;
+use crate::error::OrchestratorError;
+use crate::orchestrator::Orchestrator;
+
+/// Separates the id of a login from the user it belongs to.
+const SEPARATOR: char = '~';
+
+/// Identifies a login; not secret.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct SessionId(String);
+
+impl SessionId {
+    /// Letters and digits only.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<String> for SessionId {
+    fn from(id: String) -> Self {
+        Self(id)
+    }
+}
+
+/// A valid login.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Session {
+    pub id: SessionId,
+    /// The identity that was sealed when the login began.
+    pub who: String,
+    /// Expiry, in milliseconds since 1970.
+    pub until_ms: i64,
+}
+
+/// Logins that were ended before they expired, with their expiry.
+#[derive(Debug, Default)]
+pub(crate) struct EndedSessions(RwLock<HashMap<SessionId, i64>>);
+
+impl EndedSessions {
+    pub(crate) fn new(ended: Vec<(SessionId, i64)>) -> Self {
+        Self(RwLock::new(ended.into_iter().collect()))
+    }
+
+    fn contains(&self, id: &SessionId) -> bool {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).contains_key(id)
+    }
+
+    fn add(&self, id: SessionId, until_ms: i64) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(id, until_ms);
+    }
+}
+
+fn parse(text: &str) -> Option<(SessionId, &str)> {
+    let (id, who) = text.split_once(SEPARATOR)?;
+    Some((SessionId(id.to_owned()), who))
+}
+
+impl Orchestrator {
+    /// Begins a login; returns the value of its cookie.
+    #[must_use]
+    pub fn begin_session(&self, who: &str, lasts: Duration) -> String {
+        self.seal(SealPurpose::Session, &format!("{}{SEPARATOR}{who}", Uuid::new_v4().simple()), lasts)
+    }
+
+    /// The login of a cookie, if it is valid.
+    #[must_use]
+    pub fn session(&self, sealed: &str) -> Option<Session> {
+        let (text, until_ms) = self.unseal_until(SealPurpose::Session, sealed)?;
+        let (id, who) = parse(&text)?;
+        self.session_holds(&id).then(|| Session { id, who: who.to_owned(), until_ms })
+    }
+
+    /// Whether the login has not been ended early.
+    #[must_use]
+    pub fn session_holds(&self, id: &SessionId) -> bool {
+        !self.core.ended_sessions.contains(id)
+    }
+
+    /// Ends a login and closes what was opened with it.
+    ///
+    /// # Errors
+    /// The store fails; the login then stays valid.
+    pub async fn end_session(&self, session: Session) -> Result<(), OrchestratorError> {
+        self.core.store.end_session(session.id.clone(), session.until_ms).await?;
+        self.core.ended_sessions.add(session.id, session.until_ms);
+        self.core.keys.changed();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logins_without_an_id_are_rejected() {
+        let (id, who) = parse("0f~oidc-1/admin/61").unwrap();
+        assert_eq!((id.as_str(), who), ("0f", "oidc-1/admin/61"));
+        assert_eq!(parse("01930d5e-7b1a-7c3e-9f00-3a5b1c2d4e6f"), None, "as before logins could be ended");
+    }
+
+    #[test]
+    fn only_ended_logins_are_rejected() {
+        let id = |text: &str| SessionId::from(text.to_owned());
+        let ended = EndedSessions::new(vec![(id("one"), 1)]);
+        ended.add(id("two"), 2);
+        assert!(ended.contains(&id("one")) && ended.contains(&id("two")) && !ended.contains(&id("three")));
+    }
+}
