@@ -1,4 +1,5 @@
-# The server in a container. deploy/compose/compose.yaml says what the container must be allowed to do.
+# The server in a container. deploy/compose/compose.yaml says what the container must be allowed to do, and
+# docs/operations/docker.md how to publish its ports: 8000 for the API, 6080 for noVNC, 8888 for JupyterLab.
 #
 #   docker build -t caisson .
 #
@@ -20,9 +21,9 @@ RUN apt-get update \
   && apt-get install --yes --no-install-recommends ${PACKAGES} \
   && rm -rf /var/lib/apt/lists/*
 COPY --from=build /src/target/release/caisson /usr/bin/caisson
-COPY caisson.example.toml /etc/caisson/caisson.example.toml
+COPY caisson.example.toml deploy/image/caisson.toml /etc/caisson/
 VOLUME /var/lib/caisson
-EXPOSE 8000
+EXPOSE 8000 6080 8888
 # With TLS the certificate is for the server's name, not for this address.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=10s \
   CMD curl --noproxy '*' --fail --silent --output /dev/null http://127.0.0.1:8000/readyz \

@@ -40,7 +40,7 @@ struct Arguments {
     #[arg(long, value_name = "NAME")]
     docker_image: String,
     /// Only figures whose name contains this: cold, exec, crowd, memory, image, acceptance, job, pool, run, idle,
-    /// throughput, desktop, cell, web, recovery, agent, docker, egress, access.
+    /// throughput, desktop, cell, web, recovery, agent, docker, egress, files, access.
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
     /// Folder of images with `default`, which the figures of the desktop are made on; built by `caisson image build`.

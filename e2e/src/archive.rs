@@ -2,8 +2,6 @@
 
 use std::io::{Cursor, Read as _};
 
-use serde_json::Value;
-
 /// An opened `output.zip`.
 pub struct Archive {
     zip: zip::ZipArchive<Cursor<Vec<u8>>>,
@@ -51,13 +49,5 @@ impl Archive {
     #[track_caller]
     pub fn text(&mut self, name: &str) -> String {
         String::from_utf8(self.read(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
-    }
-
-    /// The manifest: path, size and SHA-256 of each file.
-    #[track_caller]
-    pub fn manifest(&mut self) -> Value {
-        let name = self.names().into_iter().find(|name| name.ends_with("manifest.json"));
-        let name = name.unwrap_or_else(|| panic!("the zip has no manifest.json: {:?}", self.names()));
-        serde_json::from_slice(&self.read(&name)).expect("the manifest is no JSON")
     }
 }

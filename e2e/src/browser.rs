@@ -42,6 +42,12 @@ impl Browser {
     /// Starts headless Chromium; panics if it is not installed.
     #[must_use]
     pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// Starts headless Chromium with these further flags.
+    #[must_use]
+    pub fn start_with(flags: &[&str]) -> Self {
         assert!(std::path::Path::new(CHROMIUM).exists(), "{CHROMIUM} is missing: apt-get install chromium");
         let profile = tempfile::Builder::new().prefix("caisson-browser-").tempdir().expect("a profile");
         let process = Command::new(CHROMIUM)
@@ -59,6 +65,7 @@ impl Browser {
             .args(["--disable-background-timer-throttling", "--disable-renderer-backgrounding"])
             .args(["--disable-backgrounding-occluded-windows", "--disable-background-networking"])
             .arg(format!("--user-data-dir={}", profile.path().display()))
+            .args(flags)
             .arg("about:blank")
             .stdout(Stdio::null())
             .stderr(Stdio::null())

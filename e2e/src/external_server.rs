@@ -24,7 +24,7 @@ type Answer = dyn Fn(&str, &mut dyn Write) -> std::io::Result<()> + Send + Sync;
 /// A server that lives as long as the test process.
 pub struct ExternalServer {
     pub port: u16,
-    /// 127.0.0.1, or the address of this machine's host name if started with [`ExternalServer::https_on_host_name`].
+    /// 127.0.0.1, or the address of this machine's host name if started under that name.
     pub address: IpAddr,
     heads: Arc<Mutex<Vec<String>>>,
     certificate: Option<String>,
@@ -37,6 +37,14 @@ impl ExternalServer {
         answer: impl Fn(&str, &mut dyn Write) -> std::io::Result<()> + Send + Sync + 'static,
     ) -> Self {
         Self::start(LOOPBACK, None, None, Arc::new(answer))
+    }
+
+    /// Starts a plain HTTP server under this machine's host name, for clients that bypass proxies for `localhost`.
+    #[must_use]
+    pub fn http_on_host_name(
+        answer: impl Fn(&str, &mut dyn Write) -> std::io::Result<()> + Send + Sync + 'static,
+    ) -> Self {
+        Self::start(&host_name(), None, None, Arc::new(answer))
     }
 
     /// Starts an HTTPS server with a certificate for this name.

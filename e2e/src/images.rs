@@ -29,7 +29,10 @@ pub fn default_images() -> PathBuf {
 
 /// The folder name contains the recipe's digest, so that two checkouts do not rebuild each other's image.
 fn built_by_test() -> PathBuf {
-    let output = Command::new(binary()).args(["image", "list", "--json"]).output().expect("listing images");
+    let output = Command::new(binary())
+        .args(["image", "list", "--json", "--data", "."])
+        .output()
+        .expect("listing images");
     let listed: Value = serde_json::from_slice(&output.stdout).expect("a list of images");
     let recipe = listed["recipe"].as_str().expect("the digest of the recipe");
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);

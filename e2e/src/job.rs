@@ -71,6 +71,20 @@ impl<'a> Job<'a> {
         Archive::open(self.server.get(&format!("/jobs/{}/output.zip", self.id)).expect(200).body)
     }
 
+    /// Downloads a file that the job has left beside its `output.zip`.
+    #[track_caller]
+    #[must_use]
+    pub fn download(&self, name: &str) -> Answer {
+        self.get(&format!("downloads/{name}")).expect(200)
+    }
+
+    /// The manifest of the job's `output.zip`: path, size and SHA-256 of each file.
+    #[track_caller]
+    #[must_use]
+    pub fn manifest(&self) -> Value {
+        self.download("manifest.json").json()
+    }
+
     /// Sends a GET request to a path below the job.
     #[track_caller]
     pub fn get(&self, path: &str) -> Answer {

@@ -37,6 +37,12 @@ impl ModuleGraph {
         Self { imports }
     }
 
+    /// Whether a module imports another one directly.
+    #[must_use]
+    pub fn imports(&self, module: &str, other: &str) -> bool {
+        self.imports.get(module).is_some_and(|imported| imported.contains(other))
+    }
+
     /// Groups of modules that import each other, directly or by way of others.
     #[must_use]
     pub fn cycles(&self) -> Vec<BTreeSet<String>> {
@@ -145,6 +151,7 @@ mod tests {
             graph(&[("user", &["a"]), ("a", &["b"]), ("b", &["c"]), ("c", &["a", "leaf"]), ("leaf", &[])]);
         let cycles = graph.cycles();
         assert_eq!(cycles, [["a", "b", "c"].map(str::to_owned).into()]);
+        assert!(graph.imports("a", "b") && !graph.imports("a", "c") && !graph.imports("nothing", "a"));
         assert!(self::graph(&[("a", &["b"]), ("b", &[])]).cycles().is_empty());
     }
 }

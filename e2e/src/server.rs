@@ -31,6 +31,8 @@ pub struct Options {
     pub data: Option<PathBuf>,
     /// The folder of images; `None` uses the data folder's, which is empty. See [`crate::images`].
     pub images: Option<PathBuf>,
+    /// Environment variables of the server, besides those of the test.
+    pub environment: Vec<(&'static str, String)>,
 }
 
 /// A running server. Dropping it kills the server and everything it started.
@@ -142,6 +144,7 @@ impl Server {
             Some(images) => command.env("CAISSON_IMAGES", images),
             None => command.env_remove("CAISSON_IMAGES"),
         };
+        command.envs(self.options.environment.iter().map(|(name, value)| (name, value)));
         command
     }
 

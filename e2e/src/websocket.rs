@@ -107,6 +107,19 @@ impl Socket {
         }
     }
 
+    /// Reads until the server closes the connection; returns code and reason of the close frame.
+    #[track_caller]
+    pub fn until_closed(&mut self) -> (u16, String) {
+        loop {
+            match self.inner.read() {
+                Ok(Message::Close(Some(frame))) => return (frame.code.into(), frame.reason.to_string()),
+                Ok(Message::Close(None)) => panic!("closed without a code"),
+                Ok(_) => {}
+                Err(error) => panic!("the WebSocket broke: {error}"),
+            }
+        }
+    }
+
     /// Reads until the output, on any stream, contains a text. Panics if the process exits first.
     #[track_caller]
     pub fn until_output(&mut self, wanted: &str) -> String {

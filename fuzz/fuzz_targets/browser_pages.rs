@@ -8,7 +8,7 @@ use libfuzzer_sys::fuzz_target;
 use tokio::io::AsyncWriteExt;
 
 #[allow(dead_code)]
-#[path = "../../crates/orchestrator/src/browser/devtools.rs"]
+#[path = "../../crates/orchestrator/src/driver/browser/devtools.rs"]
 mod devtools;
 
 const PORT: u16 = 9222;

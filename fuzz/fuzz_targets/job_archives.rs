@@ -10,25 +10,34 @@ use unpack::ArchiveKind;
 use upload_limits::Room;
 
 #[allow(dead_code)]
-#[path = "../../crates/orchestrator/src/tar_extension.rs"]
+#[path = "../../crates/orchestrator/src/driver/archive/tar_extension.rs"]
 mod tar_extension;
 #[path = "parts/tar.rs"]
 mod tar_parts;
 #[allow(dead_code)]
-#[path = "../../crates/orchestrator/src/unpack.rs"]
+#[path = "../../crates/orchestrator/src/intake/unpack.rs"]
 mod unpack;
 #[allow(dead_code)]
 #[path = "parts/unpack_folder.rs"]
 mod unpack_folder;
 #[allow(dead_code)]
-#[path = "../../crates/orchestrator/src/upload_limits.rs"]
+#[path = "../../crates/orchestrator/src/core/upload_limits.rs"]
 mod upload_limits;
-#[allow(dead_code)]
-#[path = "../../crates/orchestrator/src/workspace_path.rs"]
-mod workspace_path;
-#[path = "../../crates/orchestrator/src/zip_entry_count.rs"]
+#[path = "../../crates/orchestrator/src/intake/zip_entry_count.rs"]
 mod zip_entry_count;
 
+/// Mirrors the module paths of the orchestrator.
+mod core {
+    pub(crate) use crate::upload_limits;
+}
+mod driver {
+    pub(crate) mod archive {
+        pub(crate) use crate::tar_extension;
+    }
+}
+mod intake {
+    pub(crate) use crate::zip_entry_count;
+}
 /// Replaces the orchestrator's own module, which has more in it.
 mod error {
     #[derive(Debug)]
@@ -39,14 +48,10 @@ mod error {
             |_| Self
         }
     }
-}
-mod files {
-    pub(crate) fn file_error(_: protocol::FileErrorCode, _: String) -> crate::error::OrchestratorError {
-        crate::error::OrchestratorError
+
+    pub(crate) fn file_error(_: protocol::FileErrorCode, _: String) -> OrchestratorError {
+        OrchestratorError
     }
-}
-mod request {
-    pub(crate) use crate::workspace_path::workspace_path;
 }
 const MOST_BYTES: u64 = 10_000;
 const MOST_ENTRIES: u64 = 300;

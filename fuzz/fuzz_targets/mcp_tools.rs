@@ -8,7 +8,7 @@ use serde_json::Value;
 #[allow(dead_code)]
 #[path = "../../crates/mcp/src/outcome.rs"]
 mod outcome;
-#[path = "../../crates/mcp/src/schema.rs"]
+#[path = "../../crates/mcp/src/schema/mod.rs"]
 mod schema;
 #[allow(dead_code)]
 #[path = "../../crates/mcp/src/tool_list.rs"]

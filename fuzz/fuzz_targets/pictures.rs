@@ -4,8 +4,8 @@
 use libfuzzer_sys::fuzz_target;
 use model::Image;
 
-#[allow(dead_code)]
-#[path = "../../crates/agent/src/stored_image.rs"]
+#[allow(dead_code, unused_imports)]
+#[path = "../../crates/agent/src/stored_image/mod.rs"]
 mod picture;
 
 fuzz_target!(|bytes: &[u8]| {

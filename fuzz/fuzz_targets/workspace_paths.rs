@@ -22,9 +22,6 @@ mod resolve;
 mod files {
     pub(crate) use crate::errors;
 }
-#[allow(dead_code)]
-#[path = "../../crates/orchestrator/src/workspace_path.rs"]
-mod workspace_path;
 
 /// The workspace, in a separate folder in memory.
 static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
@@ -65,7 +62,7 @@ fn assert_inside(fd: impl AsRawFd, path: &[u8]) {
 
 fuzz_target!(|bytes: &[u8]| {
     if let Ok(text) = std::str::from_utf8(bytes)
-        && let Ok(clean) = workspace_path::workspace_path(text)
+        && let Ok(clean) = job::workspace_path(text)
     {
         let parts = Path::new(&clean).components();
         assert!(parts.clone().count() > 0 && !clean.starts_with('/') && !clean.contains('\0'), "{clean}");

@@ -149,7 +149,10 @@ async fn crowd(stage: &Stage) -> Result<Figure> {
         0 => vec![("plan", json!({"items": ["look", "write"]}))],
         1 => vec![("shell", json!({"command": "echo hello > hello.txt; sleep 0.2; ls"}))],
         2 => vec![("read_file", json!({"path": "hello.txt"}))],
-        _ => finish(),
+        _ => {
+            let done = |text: &str| json!({"text": text, "status": "done"});
+            [vec![("plan", json!({"items": [done("look"), done("write")]}))], finish()].concat()
+        }
     })
     .await?;
     let settings = format!("{}[jobs]\nmax_running = {CROWD}\n", model.settings());

@@ -35,9 +35,7 @@ pub(crate) async fn measure(stage: &Stage) -> Result<Figure> {
             if turn > 0 {
                 samples.add(milliseconds(start.elapsed()));
             }
-            if let Some(list) = sandboxes.file_list(living.id) {
-                lines = std::fs::read_to_string(list)?.lines().count();
-            }
+            lines = sandboxes.listed_lines(living.id).await?.unwrap_or(lines);
             sandboxes.destroy(living.id).await?;
         }
     }

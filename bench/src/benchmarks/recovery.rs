@@ -5,11 +5,11 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use orchestrator::store::{Kinds, NewRecord, SqliteStore, Store};
-use orchestrator::{
-    CallEnd, CallRef, Event, EventBody, Fence, JobDefaults, JobId, JobState, JobView, NewEvent, NewJob,
-    call_of_step,
+use job::{
+    CallEnd, CallRef, Event, EventBody, Fence, JobDefaults, JobId, JobState, JobView, Kinds, NewEvent,
+    NewJob, call_of_step,
 };
+use orchestrator::store::{NewRecord, SqliteStore, Store};
 
 use crate::measure::{Samples, settle};
 use crate::report::{Baseline, Figure, Target, Unit};

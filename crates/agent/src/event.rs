@@ -8,13 +8,13 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::budget::Budget;
-use crate::input_request::{PersonAnswer, PersonRequest};
+use crate::input_request::{InputAnswer, InputRequest};
 use crate::plan::Plan;
 use crate::stored_image::Picture;
 
 /// An event with its position in the log.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Logged {
+pub struct SequencedEvent {
     pub sequence: u64,
     /// Milliseconds since 1970.
     pub time_ms: i64,
@@ -55,19 +55,19 @@ pub enum AgentEvent {
         text: String,
     },
     /// A person must answer before the call can continue.
-    InputRequested(PersonRequest),
+    InputRequested(InputRequest),
     /// A person has answered, or the deadline has passed.
     InputAnswered {
         /// Id of the request.
         id: String,
         /// The answer; `None` if nobody answered before the deadline.
-        answer: Option<PersonAnswer>,
+        answer: Option<InputAnswer>,
     },
     BudgetChanged {
         budget: Budget,
     },
     /// The system has sent the model a notice.
-    Told(Notice),
+    Notified(Notice),
     /// A context engine entry that no other event carries.
     ContextChanged(EntryBody),
     /// A background summary request has ended, with or without a summary.
@@ -85,7 +85,7 @@ pub struct TurnStarted {
     pub model: String,
     /// Tokens of the prompt, by our count.
     pub prompt_tokens: u32,
-    /// What stands at the very end of the prompt: the one part of it that no other event tells.
+    /// The very end of the prompt: the only part of it that no other event has.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub status: String,
 }
@@ -191,6 +191,8 @@ pub enum ToolStatus {
     Done,
     /// The tool failed; the text says why.
     Failed,
+    /// The call was not run; the text says why. It has changed nothing.
+    NotRun,
     /// There is no such tool, or its input is invalid.
     Malformed,
     /// The sandbox or the server was lost during the call; how far it got is unknown.
@@ -220,6 +222,11 @@ impl ToolEnd {
         Self { status: ToolStatus::Failed, text: text.into(), ..Self::default() }
     }
 
+    /// The result of a call that was not run.
+    pub fn not_run(text: impl Into<String>) -> Self {
+        Self { status: ToolStatus::NotRun, text: text.into(), ..Self::default() }
+    }
+
     /// The result for a call with an unknown tool or invalid input.
     pub fn malformed(text: impl Into<String>) -> Self {
         Self { status: ToolStatus::Malformed, text: text.into(), ..Self::default() }
@@ -236,12 +243,12 @@ pub enum Author {
     Person,
 }
 
-/// What the model is told by the machinery.
+/// A message of the server to the model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Notice {
-    /// For programs: `nudge`, `sandbox_lost`, `handed_back`, `instructions`.
+    /// For programs: `nudge`, `resumed`, `sandbox_lost`, `handed_back`, `instructions`, `environment`.
     pub code: NoticeCode,
-    /// What it is told.
+    /// The message.
     pub text: String,
 }
 
@@ -251,12 +258,16 @@ pub struct Notice {
 pub enum NoticeCode {
     /// It turns in circles.
     Nudge,
+    /// It turned in circles until it was paused, and continues now.
+    Resumed,
     /// Its sandbox was lost and work was undone.
     SandboxLost,
     /// A person has worked in its sandbox.
     HandedBack,
     /// Instructions that lie in the workspace.
     Instructions,
+    /// What the sandbox is and has.
+    Environment,
 }
 
 /// The agent has ended its work.

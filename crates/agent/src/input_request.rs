@@ -8,7 +8,7 @@ use crate::plan::Plan;
 
 /// Something that waits for a person.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct PersonRequest {
+pub struct InputRequest {
     /// Names it within the job.
     pub id: String,
     /// What kind of answer is wanted.
@@ -29,7 +29,7 @@ pub struct PersonRequest {
     /// The connection that is to be allowed or denied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress: Option<Box<EgressQuestion>>,
-    /// Milliseconds since 1970; afterwards the job goes on without an answer.
+    /// Milliseconds since 1970; afterwards the job continues without an answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_ms: Option<i64>,
 }
@@ -41,7 +41,7 @@ pub struct EgressQuestion {
     pub host: String,
     /// The port.
     pub port: u16,
-    /// The rule that would allow it, as it stands in a policy.
+    /// The rule that would allow it, as written in a policy.
     pub rule: String,
     /// Why it was refused, for programs.
     pub code: String,
@@ -91,7 +91,7 @@ pub enum Scope {
 /// A person's answer.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct PersonAnswer {
+pub struct InputAnswer {
     /// For a plan, a command or a connection: whether it is accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accept: Option<bool>,
@@ -114,12 +114,12 @@ pub struct InvalidAnswer {
     pub problem: String,
 }
 
-impl PersonAnswer {
+impl InputAnswer {
     /// Validates the answer against the request.
     ///
     /// # Errors
     /// The missing or invalid field.
-    pub fn check(&self, request: &PersonRequest) -> Result<(), InvalidAnswer> {
+    pub fn check(&self, request: &InputRequest) -> Result<(), InvalidAnswer> {
         let unfit =
             |field: &'static str, problem: &str| Err(InvalidAnswer { field, problem: problem.to_owned() });
         match request.kind {
@@ -161,8 +161,8 @@ impl PersonAnswer {
 mod tests {
     use super::*;
 
-    fn request(kind: RequestKind) -> PersonRequest {
-        PersonRequest {
+    fn request(kind: RequestKind) -> InputRequest {
+        InputRequest {
             id: "request-1".into(),
             kind,
             call: "turn-1-1".into(),
@@ -177,20 +177,20 @@ mod tests {
 
     #[test]
     fn an_answer_must_fit_its_request() {
-        let words = PersonAnswer { text: Some("red".into()), ..PersonAnswer::default() };
-        let yes = PersonAnswer { accept: Some(true), ..PersonAnswer::default() };
+        let words = InputAnswer { text: Some("red".into()), ..InputAnswer::default() };
+        let yes = InputAnswer { accept: Some(true), ..InputAnswer::default() };
         assert!(words.check(&request(RequestKind::Question)).is_ok());
         assert_eq!(yes.check(&request(RequestKind::Question)).unwrap_err().field, "text");
         assert_eq!(words.check(&request(RequestKind::Command)).unwrap_err().field, "accept");
         assert!(yes.check(&request(RequestKind::Plan)).is_ok());
-        let empty = PersonAnswer { plan: Some(Plan::default()), ..PersonAnswer::default() };
+        let empty = InputAnswer { plan: Some(Plan::default()), ..InputAnswer::default() };
         assert_eq!(empty.check(&request(RequestKind::Plan)).unwrap_err().field, "plan");
-        let rest = PersonAnswer { scope: Some(Scope::Rest), ..yes.clone() };
+        let rest = InputAnswer { scope: Some(Scope::Rest), ..yes.clone() };
         assert!(rest.check(&request(RequestKind::Egress)).is_ok());
         assert!(yes.check(&request(RequestKind::Egress)).is_ok());
         assert_eq!(words.check(&request(RequestKind::Egress)).unwrap_err().field, "accept");
         assert_eq!(rest.check(&request(RequestKind::Command)).unwrap_err().field, "scope");
-        let no = PersonAnswer { accept: Some(false), ..rest };
+        let no = InputAnswer { accept: Some(false), ..rest };
         assert_eq!(no.check(&request(RequestKind::Egress)).unwrap_err().field, "scope");
     }
 }

@@ -22,26 +22,27 @@ mod stored_image;
 mod tests;
 pub mod tools;
 
-pub use agent::{Agent, AgentParts, Ending};
-pub use budget::{Budget, Spent};
+pub use agent::{Agent, AgentParts, RunOutcome};
+pub use budget::{Budget, MAX_BUDGET_COUNT, Spent};
 pub use command_rules::{Approval, CommandRule, CommandRules, Decision, RuleDecision};
+pub use context::{ToolEffect, tool_effect};
 pub use conversation::{
-    CallOutcome, Conversation, OpenCall, Record, RecordKind, Reply, Sight, Stage, StuckDetector, Verdict,
-    replay,
+    CallOutcome, Conversation, OpenCall, Record, RecordKind, Reply, Stage, StuckDetector, Verdict,
+    VisionSupport, replay, without_duration,
 };
 pub use error::AgentError;
 pub use event::{
-    AgentEvent, Author, FinishOutcome, Finished, Logged, ModelAnswerLost, ModelAnswered, Notice, NoticeCode,
-    ProcessState, SummaryCreated, ToolEnd, ToolStatus, TurnStarted, call_id,
+    AgentEvent, Author, FinishOutcome, Finished, ModelAnswerLost, ModelAnswered, Notice, NoticeCode,
+    ProcessState, SequencedEvent, SummaryCreated, ToolEnd, ToolStatus, TurnStarted, call_id,
 };
 pub use host::{
     BrowserReport, Capability, CodeExecution, CodeReport, DesktopReport, Effect, ExecEnd, ExecReport,
     ExecStart, ExternalTool, ExternalTools, Host, InputDelivery, Language, ProcessRequest, Stopped,
 };
-pub use input_request::{EgressQuestion, InvalidAnswer, PersonAnswer, PersonRequest, RequestKind, Scope};
+pub use input_request::{EgressQuestion, InputAnswer, InputRequest, InvalidAnswer, RequestKind, Scope};
 pub use plan::{Plan, PlanItem, PlanStatus};
 pub use prompt::context_text;
 pub use recall::{OutputStore, Recall};
 pub use settings::{AgentSettings, SummaryMode};
 pub use stored_image::Picture;
-pub use tools::{AnyTool, Begun, CallContext, Tool, ToolFlow, ToolOutput, Toolbox};
+pub use tools::{AnyTool, CallContext, CallStart, Tool, ToolFlow, ToolOutput, Toolbox};

@@ -23,12 +23,12 @@ pub struct Plan {
 pub struct PlanItem {
     /// What is to be done.
     pub text: String,
-    /// Where it stands; `pending` when absent.
+    /// Its state; default `pending`.
     #[serde(default)]
     pub status: PlanStatus,
 }
 
-/// Where a point of a plan stands.
+/// The state of a point of a plan.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PlanStatus {
@@ -75,7 +75,13 @@ impl Plan {
     /// The number of items that are done or skipped.
     #[must_use]
     pub fn done(&self) -> usize {
-        self.items.iter().filter(|item| matches!(item.status, PlanStatus::Done | PlanStatus::Skipped)).count()
+        self.items.len() - self.open_items().count()
+    }
+
+    /// The items that are neither done nor skipped, with their numbers from 1.
+    pub fn open_items(&self) -> impl Iterator<Item = (usize, &PlanItem)> {
+        let is_open = |item: &PlanItem| !matches!(item.status, PlanStatus::Done | PlanStatus::Skipped);
+        (1..).zip(&self.items).filter(move |(_, item)| is_open(item))
     }
 
     #[must_use]
@@ -106,6 +112,8 @@ mod tests {
         .unwrap();
         assert_eq!(plan.to_text(), "1. [x] look\n2. [>] build\n3. [ ] test\n");
         assert_eq!(plan.done(), 1);
+        let open: Vec<usize> = plan.open_items().map(|(number, _)| number).collect();
+        assert_eq!(open, [2, 3]);
     }
 
     #[test]

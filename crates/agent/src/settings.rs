@@ -1,5 +1,6 @@
 //! The validated agent settings of a job, as they are stored with it.
 
+use model::Effort;
 use serde::{Deserialize, Serialize};
 
 use crate::budget::Budget;
@@ -22,6 +23,9 @@ pub struct AgentSettings {
     /// The model; the server's default if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
+    /// How much the model thinks; the model's default if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub effort: Option<Effort>,
     /// Commands that must succeed before the job counts as finished.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub acceptance: Vec<String>,

@@ -6,58 +6,57 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-/// What every command that speaks with a server takes.
+/// How to reach the server.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ServerArguments {
-    /// The server; without it CAISSON_URL, or http://127.0.0.1:8000.
-    #[arg(long, value_name = "URL", global = true)]
+    /// Server URL [default: CAISSON_URL, or http://127.0.0.1:8000].
+    #[arg(long, value_name = "URL", global = true, help_heading = "Server options")]
     pub(crate) url: Option<String>,
-    /// File with the certificate (PEM) that a server with https:// is known by; without it CAISSON_CA, or those of this host.
-    #[arg(long, value_name = "FILE", global = true)]
+    /// Certificate authority of an https:// server, as PEM [default: CAISSON_CA, or those of this host].
+    #[arg(long, value_name = "FILE", global = true, help_heading = "Server options")]
     pub(crate) ca_file: Option<PathBuf>,
-    /// File with the key for the server; without it CAISSON_KEY.
-    #[arg(long, value_name = "FILE", global = true)]
+    /// File with the API key [default: the key in CAISSON_KEY].
+    #[arg(long, value_name = "FILE", global = true, help_heading = "Server options")]
     pub(crate) key_file: Option<PathBuf>,
 }
 
-/// How the answer is written.
+/// The output format.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct OutputArguments {
-    /// Prints JSON: one document, or a line each for what comes bit by bit.
+    /// Print JSON: one document, or one line per event.
     #[arg(long, global = true)]
     pub(crate) json: bool,
 }
 
-/// What a new sandbox may use.
+/// Settings of a new sandbox.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct LimitArguments {
-    /// Image of the sandbox; without it the server's own.
-    #[arg(long, value_name = "IMAGE")]
+    /// Image of the sandbox [default: the server's default image].
+    #[arg(long, value_name = "IMAGE", help_heading = "Sandbox options")]
     pub(crate) image: Option<String>,
-    /// Memory, such as 512m or 2g.
-    #[arg(long, value_name = "SIZE", value_parser = parse_mebibytes)]
+    /// Memory limit, such as 512m or 2g.
+    #[arg(long, value_name = "SIZE", value_parser = parse_mebibytes, help_heading = "Sandbox options")]
     pub(crate) memory: Option<u64>,
-    /// Processors, such as 0.5 or 4.
-    #[arg(long, value_name = "NUMBER", value_parser = parse_number)]
+    /// Number of CPUs, such as 0.5 or 4.
+    #[arg(long, value_name = "NUMBER", value_parser = parse_number, help_heading = "Sandbox options")]
     pub(crate) cpus: Option<f64>,
-    /// Disk, such as 512m or 10g.
-    #[arg(long, value_name = "SIZE", value_parser = parse_mebibytes)]
+    /// Disk limit, such as 512m or 10g.
+    #[arg(long, value_name = "SIZE", value_parser = parse_mebibytes, help_heading = "Sandbox options")]
     pub(crate) disk: Option<u64>,
-    /// Outgoing connections: off, packages, open, learn (all, and noted as rules), or names such as example.org,*.example.org:8443.
-    #[arg(long, value_name = "POLICY", value_parser = parse_egress)]
+    /// Egress policy: off, packages, open, learn (allow all and record rules), or hosts such as example.org,*.example.org:8443.
+    #[arg(long, value_name = "POLICY", value_parser = parse_egress, help_heading = "Sandbox options")]
     pub(crate) egress: Option<String>,
-    /// How long a refused connection waits for a person's answer.
-    #[arg(long, value_name = "SECONDS", value_parser = parse_number)]
+    /// Seconds that a refused connection waits for approval.
+    #[arg(long, value_name = "SECONDS", value_parser = parse_number, help_heading = "Sandbox options")]
     pub(crate) egress_wait: Option<f64>,
-    /// The most to use of the network: bytes, connections or bytes_per_second; may be given more than once.
-    #[arg(long, value_name = "NAME=NUMBER", value_parser = parse_allowance)]
+    /// Network limit: bytes, connections or bytes_per_second; repeatable.
+    #[arg(long, value_name = "NAME=NUMBER", value_parser = parse_allowance, help_heading = "Sandbox options")]
     pub(crate) network: Vec<(String, u64)>,
-    /// A secret of the server and the hosts it is for: the variable holds a placeholder, and the hosts get the value; may be given
-    /// more than once.
-    #[arg(long, value_name = "NAME=HOST,...", value_parser = parse_secret)]
+    /// Server secret and the hosts that receive it; the sandbox sees a placeholder; repeatable.
+    #[arg(long, value_name = "NAME=HOST,...", value_parser = parse_secret, help_heading = "Sandbox options")]
     pub(crate) secret: Vec<(String, Vec<String>)>,
-    /// The least isolation that is acceptable: namespaces, or landlock where the host gives no better.
-    #[arg(long, value_name = "NAME")]
+    /// Weakest isolation to accept: namespaces, or landlock if the host supports nothing stronger.
+    #[arg(long, value_name = "NAME", help_heading = "Sandbox options")]
     pub(crate) isolation: Option<String>,
 }
 
@@ -111,8 +110,8 @@ fn parse_egress(text: &str) -> Result<String> {
     let is_word = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
     if is_word && !["off", "packages", "open", "learn", "localhost"].contains(&text) {
         bail!(
-            "neither off, packages, open or learn nor names such as example.org,*.example.org:8443; \
-             a host without a dot is written with its port, as {text}:443"
+            "expected off, packages, open, learn, or hosts such as example.org,*.example.org:8443; \
+             write a host without a dot with its port, as {text}:443"
         );
     }
     Ok(text.to_owned())
@@ -124,7 +123,7 @@ fn parse_allowance(text: &str) -> Result<(String, u64)> {
         Some((name @ ("bytes" | "connections" | "bytes_per_second"), number)) => {
             Ok((name.to_owned(), number))
         }
-        _ => bail!("not bytes=NUMBER, connections=NUMBER or bytes_per_second=NUMBER"),
+        _ => bail!("expected bytes=NUMBER, connections=NUMBER or bytes_per_second=NUMBER"),
     }
 }
 
@@ -133,7 +132,7 @@ fn parse_secret(text: &str) -> Result<(String, Vec<String>)> {
         Some((name, hosts)) if !name.is_empty() && !hosts.is_empty() => {
             Ok((name.to_owned(), hosts.split(',').map(|host| host.trim().to_owned()).collect()))
         }
-        _ => bail!("not a secret and its hosts, such as GITHUB_TOKEN=api.github.com"),
+        _ => bail!("expected a secret and its hosts, such as GITHUB_TOKEN=api.github.com"),
     }
 }
 
@@ -156,7 +155,22 @@ pub(crate) fn parse_mebibytes(text: &str) -> Result<u64> {
     };
     match digits.parse::<u64>().ok().and_then(|number| number.checked_mul(factor)) {
         Some(mebibytes) if mebibytes > 0 => Ok(mebibytes),
-        _ => bail!("not a size such as 512m or 2g"),
+        _ => bail!("expected a size such as 512m or 2g"),
+    }
+}
+
+/// Parses `90`, `90s`, `30m`, `12h`, `7d` as seconds.
+pub(crate) fn parse_seconds(text: &str) -> Result<u64> {
+    let (digits, factor) = match text.strip_suffix(['s', 'm', 'h', 'd']) {
+        Some(digits) if text.ends_with('m') => (digits, 60),
+        Some(digits) if text.ends_with('h') => (digits, 3600),
+        Some(digits) if text.ends_with('d') => (digits, 86_400),
+        Some(digits) => (digits, 1),
+        None => (text, 1),
+    };
+    match digits.parse::<u64>().ok().and_then(|number| number.checked_mul(factor)) {
+        Some(seconds) if seconds > 0 => Ok(seconds),
+        _ => bail!("expected a duration such as 30m, 12h or 7d"),
     }
 }
 
@@ -164,24 +178,24 @@ pub(crate) fn parse_mebibytes(text: &str) -> Result<u64> {
 pub(crate) fn parse_pair(text: &str) -> Result<(String, String)> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-        _ => bail!("not of the form KEY=VALUE"),
+        _ => bail!("expected KEY=VALUE"),
     }
 }
 
-/// What every command that works on this host takes.
+/// Where this host keeps things.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct HostArguments {
-    /// Configuration file; every setting is in caisson.example.toml.
-    #[arg(long, value_name = "FILE", global = true)]
+    /// Configuration file; caisson.example.toml describes every setting.
+    #[arg(long, value_name = "FILE", global = true, help_heading = "Host options")]
     pub(crate) config: Option<PathBuf>,
-    /// Folder for jobs, database and sandboxes.
-    #[arg(long, value_name = "FOLDER", global = true)]
+    /// Data folder: jobs, database and sandboxes.
+    #[arg(long, value_name = "FOLDER", global = true, help_heading = "Host options")]
     pub(crate) data: Option<PathBuf>,
-    /// Folder for sockets; short, on a file system that is cleared at boot.
-    #[arg(long, value_name = "FOLDER", global = true)]
+    /// Folder for sockets: a short path on a file system that is cleared at boot.
+    #[arg(long, value_name = "FOLDER", global = true, help_heading = "Host options")]
     pub(crate) run_dir: Option<PathBuf>,
-    /// Where sandboxes are made: namespace (on this host) or docker (containers of an engine).
-    #[arg(long, value_name = "KIND", global = true)]
+    /// Sandbox backend: namespace (this host) or docker (containers of an engine).
+    #[arg(long, value_name = "KIND", global = true, help_heading = "Host options")]
     pub(crate) backend: Option<String>,
 }
 
@@ -205,6 +219,16 @@ mod tests {
             [Some(512), Some(512), Some(2048), Some(2048), Some(1 << 20), Some(10)]
         );
         assert_eq!(["", "g", "0", "-1", "1.5g", "12k"].map(read), [None; 6]);
+    }
+
+    #[test]
+    fn times_are_read_as_seconds() {
+        let read = |text| parse_seconds(text).ok();
+        assert_eq!(
+            ["90", "90s", "30m", "1h", "7d"].map(read),
+            [Some(90), Some(90), Some(1800), Some(3600), Some(604_800)]
+        );
+        assert_eq!(["", "h", "0", "1w", "-1", "1.5h"].map(read), [None; 6]);
     }
 
     #[test]

@@ -1,124 +1,180 @@
 //! The command line interface. The arguments of each command are defined in its own file.
 
-use clap::{Parser, Subcommand};
+use std::fmt::Write as _;
+
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands;
 
-/// Runs coding agents, each sealed in a sandbox of its own.
+/// Run coding agents, each in its own sandbox.
 #[derive(Debug, Parser)]
 #[command(
     name = "caisson",
     version,
     max_term_width = 110,
     after_help = "\
-An id may be shortened to its beginning or its end, as long as only one fits.
+The name of a job or sandbox works in place of its id. An id may be shortened to its beginning or its end if only one
+id matches. If several have the name, it means the only one that has not ended.
 
-Exit code: 0 done, or the job is complete; 1 the job failed; 2 could not be carried out; 3 the job was cancelled.
-`exec`, `shell` and `attach` pass on the exit code of what ran; theirs is 125 where they could not be carried out.
-With --json what went wrong is on standard error as {\"code\": ..., \"message\": ...}.
+Exit codes: 0 success or job complete; 1 job failed; 2 the command failed; 3 job cancelled.
+`exec`, `shell` and `attach` return the exit code of the program, or 125 if they fail themselves.
+With --json, errors are printed to standard error as {\"code\": ..., \"message\": ...}.
 
 Examples:
-  caisson doctor                           what this host can do
-  caisson serve                            the server, on http://127.0.0.1:8000
-  caisson run --steps examples/hello.json  run steps and fetch the result; works without a server too
-  caisson shell                            a shell in a fresh sandbox"
+  caisson doctor                           check what this host supports
+  caisson serve                            start the server on http://127.0.0.1:8000
+  caisson run --steps examples/hello.json  run steps and download the result; no server needed
+  caisson shell                            open a shell in a new sandbox"
 )]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
-/// What to do.
+/// All commands. `GROUPS` says under which heading the help lists each.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Runs the server.
+    /// Run the server.
     Serve(commands::serve::ServeArguments),
-    /// Runs a job, shows what happens, and fetches the result.
+    /// Run a job, show its progress and download the result.
     Run(commands::run::RunArguments),
-    /// Lists jobs, newest first.
+    /// List jobs, newest first.
     Jobs(commands::jobs::JobsArguments),
-    /// Says where a job stands.
+    /// Show the state of a job.
     Status(commands::status::StatusArguments),
-    /// Shows what a job has printed, or follows it.
+    /// Open the page of a job in the browser.
+    Open(commands::open::OpenArguments),
+    /// Print what a job printed, or its events.
     Logs(commands::logs::LogsArguments),
-    /// Ends jobs that run or wait.
+    /// Cancel running or waiting jobs.
     Cancel(commands::cancel::CancelArguments),
-    /// Lets jobs wait between two calls.
+    /// Give a job more time, or keep a bare sandbox for longer.
+    Extend(commands::extend::ExtendArguments),
+    /// Pause jobs after the current call.
     Pause(commands::pause::PauseArguments),
-    /// Lets a job go on, perhaps with a larger budget.
+    /// Resume paused jobs, optionally with a larger budget.
     Resume(commands::resume::ResumeArguments),
-    /// Gives you the sandbox of a job; its agent waits.
+    /// Take over the sandbox of a job; its agent waits.
     Takeover(commands::takeover::TakeoverArguments),
-    /// Gives the sandbox back to the agent and tells it what changed.
+    /// Hand the sandbox back to the agent and report what changed.
     Handback(commands::takeover::HandbackArguments),
-    /// Says something to the agent of a job.
+    /// Send a message to the agent of a job.
     Message(commands::message::MessageArguments),
-    /// Lists what waits for a person: questions, plans, commands, connections.
+    /// List what waits for an answer: questions, plans, commands, connections.
     Requests(commands::requests::RequestsArguments),
-    /// Shows what the model of a job saw or would see, and what each part of it costs.
+    /// Show the model's context and the token count of each part.
     Context(commands::context::ContextArguments),
-    /// Answers what waits for a person.
+    /// Answer an input request.
     Answer(commands::answer::AnswerArguments),
-    /// Shows what happened in a job once more.
+    /// Replay a finished job from its log.
     Replay(commands::replay::ReplayArguments),
-    /// Writes an agent's run as steps, or as a trajectory.
+    /// Export an agent's run as a step job or a trajectory.
     Export(commands::export::ExportArguments),
-    /// Shows an agent at work without a model: its words are recorded, everything else is real.
+    /// Run a demo agent with recorded model output in a real sandbox.
     Demo(commands::demo::DemoArguments),
-    /// Runs the same job again, as a new one.
+    /// Run a job again as a new job.
     Retry(commands::retry::RetryArguments),
-    /// Fetches the result of a job.
+    /// Download the result of a job.
     Download(commands::download::DownloadArguments),
-    /// Removes jobs that are over, with their results.
+    /// Delete finished jobs and their results.
     Rm(commands::remove::RemoveArguments),
-    /// Opens a shell in a fresh sandbox.
+    /// Open a shell in a new sandbox.
     Shell(commands::shell::ShellArguments),
-    /// Runs a command in the sandbox of a job, or in a bare sandbox.
+    /// Run a command in the sandbox of a job or in a bare sandbox.
     Exec(commands::exec::ExecArguments),
-    /// Opens a shell in the sandbox of a running job, or in a bare sandbox.
+    /// Open a shell in the sandbox of a job or in a bare sandbox.
     Attach(commands::attach::AttachArguments),
-    /// Lists what a job has reached, or tried to, and the rules that decided.
+    /// List connections and the rules that decided them.
     Network(commands::network::NetworkArguments),
-    /// Lists what listens in a sandbox, and forwards ports.
+    /// List open ports of a sandbox, or forward them.
     Ports(commands::ports::PortsArguments),
-    /// Copies files and directories to or from a sandbox.
+    /// Copy files and directories to or from a sandbox.
     Cp(commands::copy::CopyArguments),
-    /// Lists, makes, extends and ends bare sandboxes.
+    /// Manage bare sandboxes.
     Sandboxes(commands::sandboxes::SandboxesArguments),
-    /// Makes a link that shows one view of a job to others, for a while.
+    /// Create a temporary link to one view of a job.
     Share(commands::share::ShareArguments),
-    /// Lists and revokes the links that share views of a job.
+    /// List and revoke share links of a job.
     Shares(commands::shares::SharesArguments),
-    /// Gives out, lists and takes back keys.
+    /// Manage API keys.
     Keys(commands::keys::KeysArguments),
-    /// Builds, lists, imports, exports and removes images, the root file systems of sandboxes.
+    /// Manage images, the root file systems of sandboxes.
     Image(commands::image::ImageArguments),
-    /// Lists the models that can be reached, and which one agents use.
+    /// List available models and the one that agents use.
     Models(commands::models::ModelsArguments),
-    /// Says what this host can enforce, what not, and what would change it.
+    /// Check what this host can enforce and how to fix what it cannot.
     Doctor(commands::doctor::DoctorArguments),
-    /// Saves all jobs in one archive, while the server runs or not.
+    /// Back up all jobs into one archive.
     Backup(commands::backup::BackupArguments),
-    /// Checks that no log was changed, and exports what pins it.
+    /// Verify the audit trail and export signed heads.
     Audit(commands::audit::AuditArguments),
-    /// Makes a data folder from a backup.
+    /// Restore a data folder from a backup.
     Restore(commands::backup::RestoreArguments),
-    /// Checks the configuration and says where each setting comes from.
+    /// Check the configuration and show where each setting comes from.
     Config(commands::check::ConfigArguments),
-    /// Prints the completions for a shell.
+    /// Print shell completions.
     Completions(commands::completions::CompletionsArguments),
-    /// Writes the manual pages into a folder.
+    /// Write manual pages into a folder.
     Man(commands::manual::ManualArguments),
-    /// Prints the OpenAPI document of the server.
+    /// Print the OpenAPI document of the server.
     #[command(after_help = "Examples:\n  caisson openapi > openapi.json")]
     Openapi,
 }
 
+/// The headings of the help, each with its commands in order.
+const GROUPS: [(&str, &[&str]); 5] = [
+    (
+        "Jobs",
+        &[
+            "run", "jobs", "status", "open", "logs", "extend", "cancel", "retry", "download", "rm", "replay",
+            "export", "demo",
+        ],
+    ),
+    (
+        "Agents",
+        &["message", "pause", "resume", "requests", "answer", "takeover", "handback", "context", "models"],
+    ),
+    ("Sandboxes", &["shell", "exec", "attach", "cp", "ports", "network", "sandboxes", "share", "shares"]),
+    ("Server and host", &["serve", "doctor", "config", "keys", "image", "backup", "restore", "audit"]),
+    ("Other", &["completions", "man", "openapi"]),
+];
+
+/// The command line, with the commands in groups in its help. Clap itself knows a single list only.
+pub(crate) fn command() -> clap::Command {
+    let command = Cli::command();
+    let mut groups = String::new();
+    for (heading, names) in GROUPS {
+        let _ = writeln!(groups, "{heading}:");
+        for command in names.iter().filter_map(|name| command.find_subcommand(name)) {
+            let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+            let _ = writeln!(groups, "  {:<13}{about}", command.get_name());
+        }
+        groups.push('\n');
+    }
+    command.help_template(format!(
+        "{{before-help}}{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n\
+         {groups}Options:\n{{options}}{{after-help}}"
+    ))
+}
+
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
+    use std::collections::BTreeSet;
 
     use super::*;
+
+    #[test]
+    fn help_lists_every_command_in_one_group() {
+        let command = command();
+        let listed: Vec<&str> = GROUPS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
+        let unique: BTreeSet<&str> = listed.iter().copied().collect();
+        assert_eq!(unique.len(), listed.len(), "a command is in two groups");
+        let known: BTreeSet<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
+        assert_eq!(unique, known);
+        let help = command.clone().render_help().to_string();
+        assert!(help.contains("\nAgents:\n") && help.contains("\n  pause        Pause jobs"), "{help}");
+        assert!(help.contains("--version") && help.contains("Examples:"), "{help}");
+    }
 
     #[test]
     fn the_command_line_is_sound() {

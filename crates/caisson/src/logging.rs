@@ -27,7 +27,7 @@ pub(crate) struct LogLevel(reload::Handle<EnvFilter, WithTraceLayer>);
 
 impl LogLevel {
     pub(crate) fn set(&self, level: &str) -> Result<()> {
-        self.0.reload(filter(level)?).context("changing the level of the log")
+        self.0.reload(filter(level)?).context("changing the log level")
     }
 }
 
@@ -37,7 +37,7 @@ pub(crate) fn filter(level: &str) -> Result<EnvFilter> {
     let parsed = level.split(',').all(is_known).then(|| EnvFilter::builder().parse(level).ok()).flatten();
     parsed.with_context(|| {
         format!(
-            "log: `{level}` is neither a level (off, error, warn, info, debug, trace) nor a list such as info,server=debug"
+            "log: `{level}` is not valid; use off, error, warn, info, debug, trace, or a list such as info,server=debug"
         )
     })
 }

@@ -19,14 +19,14 @@ use std::future::Future;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use clap::{CommandFactory, FromArgMatches};
+use clap::FromArgMatches;
 
 use crate::cli::{Cli, Command};
 use crate::output::errors::{self, ErrorFormat};
 
 fn main() -> ExitCode {
     let words: Vec<_> = std::env::args_os().collect();
-    let parsed = Cli::command()
+    let parsed = cli::command()
         .try_get_matches_from(&words)
         .and_then(|matches| Ok((ErrorFormat::of(&matches), Cli::from_arg_matches(&matches)?)));
     let (error_format, cli) = match parsed {
@@ -38,8 +38,10 @@ fn main() -> ExitCode {
         Command::Run(arguments) => wait_for(commands::run::run(arguments)),
         Command::Jobs(arguments) => wait_for(commands::jobs::run(arguments)),
         Command::Status(arguments) => wait_for(commands::status::run(arguments)),
+        Command::Open(arguments) => wait_for(commands::open::run(arguments)),
         Command::Logs(arguments) => wait_for(commands::logs::run(arguments)),
         Command::Cancel(arguments) => wait_for(commands::cancel::run(arguments)),
+        Command::Extend(arguments) => wait_for(commands::extend::run(arguments)),
         Command::Pause(arguments) => wait_for(commands::pause::run(arguments)),
         Command::Resume(arguments) => wait_for(commands::resume::run(arguments)),
         Command::Takeover(arguments) => wait_for(commands::takeover::take(arguments)),
@@ -71,8 +73,8 @@ fn main() -> ExitCode {
         Command::Audit(arguments) => commands::audit::run(arguments),
         Command::Restore(arguments) => commands::backup::restore(&arguments),
         Command::Config(arguments) => commands::check::run(arguments),
-        Command::Completions(arguments) => commands::completions::run(arguments, Cli::command()),
-        Command::Man(arguments) => commands::manual::run(arguments, Cli::command()),
+        Command::Completions(arguments) => commands::completions::run(arguments, cli::command()),
+        Command::Man(arguments) => commands::manual::run(arguments, cli::command()),
         Command::Openapi => commands::openapi::run(),
     };
     result.unwrap_or_else(|error| error_format.print(&error))

@@ -32,7 +32,7 @@ impl Trust {
         let known: Vec<CertificateDer<'static>> = CertificateDer::pem_file_iter(&file)
             .and_then(Iterator::collect)
             .with_context(|| format!("reading the certificates in {}", file.display()))?;
-        ensure!(!known.is_empty(), "{} holds no certificate in PEM form", file.display());
+        ensure!(!known.is_empty(), "{} contains no PEM certificate", file.display());
         Ok(Self { known })
     }
 
@@ -55,10 +55,10 @@ impl Trust {
             .with_root_certificates(roots)
             .with_no_client_auth();
         let name = ServerName::try_from(host.to_owned())
-            .with_context(|| format!("`{host}` is no name of a server"))?;
+            .with_context(|| format!("`{host}` is not a valid server name"))?;
         TlsConnector::from(Arc::new(config)).connect(name, stream).await.with_context(|| {
             format!(
-                "speaking TLS with {host}; --ca-file names its certificate where this host does not know it"
+                "TLS connection to {host}; if this host does not trust its certificate, pass it with --ca-file"
             )
         })
     }

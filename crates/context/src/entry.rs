@@ -152,6 +152,9 @@ pub struct Window {
     pub tools: Vec<Value>,
     /// Tokens of all tool specifications, by our count.
     pub tools_tokens: u32,
+    /// The names of tools that are added as soon as a view leaves something out. Their tokens are counted from the start.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub held_tools: Vec<String>,
     /// Whether the model accepts images.
     #[serde(default)]
     pub sees_pictures: bool,

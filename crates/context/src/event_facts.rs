@@ -6,8 +6,10 @@ use std::sync::LazyLock;
 use aho_corasick::AhoCorasick;
 use serde_json::Value;
 
+use crate::citations::citations;
 use crate::entry::{Call, CallResult};
 use crate::tokens::truncate;
+use crate::tool_effect::{ToolEffect, tool_effect};
 
 /// Arguments that best describe a call, most descriptive first.
 const DESCRIPTIVE_ARGUMENTS: [&str; 12] = [
@@ -24,12 +26,18 @@ const DESCRIPTIVE_ARGUMENTS: [&str; 12] = [
     "name",
     "text",
 ];
+/// Names that MCP servers and other programs give to tools that only read, and to tools that change the files that their
+/// arguments name.
+const FOREIGN_READING_TOOLS: [&str; 8] = ["view", "cat", "open", "ls", "list_dir", "grep", "glob", "find"];
+const FOREIGN_WRITING_TOOLS: [&str; 5] =
+    ["create_file", "str_replace", "str_replace_editor", "write", "edit"];
 /// Arguments that hold a file path.
 const PATHS: [&str; 6] = ["path", "file", "file_path", "filename", "source", "target"];
 
 const LABEL_BYTES: usize = 80;
 const LINE_BYTES: usize = 160;
 const MAX_LINES: usize = 3;
+const MAX_FILES: usize = 8;
 
 /// Longer lines are data, not messages.
 const LONGEST_LINE: usize = 2_000;
@@ -68,8 +76,10 @@ impl Patterns {
 pub(crate) struct Facts {
     /// What was asked, written or run, in a few words.
     pub(crate) label: String,
-    /// Files that the arguments name.
-    pub(crate) files: Vec<String>,
+    /// Files that the call has changed, by its arguments.
+    pub(crate) written: Vec<String>,
+    /// Whether the call only read something.
+    pub(crate) is_read: bool,
     /// Lines with test counts.
     pub(crate) test_counts: Vec<String>,
     pub(crate) errors: Vec<String>,
@@ -99,24 +109,45 @@ fn most_descriptive(arguments: &Value) -> Option<&str> {
     named.or_else(|| object.values().find_map(Value::as_str)).filter(|text| !text.trim().is_empty())
 }
 
-/// Facts about an answer and its calls.
-pub(crate) fn of_answer(text: &str, calls: &[Call]) -> Facts {
-    let mut files = Vec::new();
-    for call in calls {
-        for key in PATHS {
-            if let Some(path) = call.arguments.get(key).and_then(Value::as_str) {
-                let path = short(path, LINE_BYTES);
-                if !path.is_empty() && !files.contains(&path) && files.len() < 8 {
-                    files.push(path);
-                }
-            }
+/// Facts about a call, for its result.
+pub(crate) fn of_call(call: &Call) -> Facts {
+    let name = call.name.as_str();
+    let (is_read, is_written) = match tool_effect(name) {
+        Some(effect) => {
+            (effect == ToolEffect::Reads, matches!(effect, ToolEffect::LogsWrites | ToolEffect::Writes))
         }
-    }
-    Facts { label: first_line(text), files, lines: crate::output_cap::count_lines(text), ..Facts::default() }
+        None => (FOREIGN_READING_TOOLS.contains(&name), FOREIGN_WRITING_TOOLS.contains(&name)),
+    };
+    let written = if is_written { paths_of(&call.arguments) } else { Vec::new() };
+    Facts { label: label(call), written, is_read, ..Facts::default() }
 }
 
-/// Facts about an output. `label` is the label of its call.
-pub(crate) fn of_result(label: String, result: &CallResult) -> Facts {
+/// The files that the arguments name, also those in the headers of a patch.
+fn paths_of(arguments: &Value) -> Vec<String> {
+    let named = PATHS.iter().filter_map(|key| arguments.get(*key).and_then(Value::as_str));
+    let patch = arguments.get("patch").and_then(Value::as_str).unwrap_or_default();
+    let patched =
+        patch.lines().filter_map(|line| line.strip_prefix("+++ ").or_else(|| line.strip_prefix("--- ")));
+    let patched = patched.map(|path| path.split('\t').next().unwrap_or(path).trim());
+    let patched = patched
+        .filter(|path| *path != "/dev/null")
+        .map(|path| path.strip_prefix("a/").or_else(|| path.strip_prefix("b/")).unwrap_or(path));
+    let mut files: Vec<String> = Vec::new();
+    for path in named.chain(patched).map(|path| short(path, LINE_BYTES)) {
+        if !path.is_empty() && !files.contains(&path) && files.len() < MAX_FILES {
+            files.push(path);
+        }
+    }
+    files
+}
+
+/// Facts about an answer.
+pub(crate) fn of_answer(text: &str) -> Facts {
+    of_text(text)
+}
+
+/// Facts about an output. `call` has those of its call.
+pub(crate) fn of_result(call: Facts, result: &CallResult) -> Facts {
     let text = result.text.as_str();
     let (mut test_counts, mut errors) = (Vec::new(), Vec::new());
     let mut done = 0;
@@ -148,7 +179,9 @@ pub(crate) fn of_result(label: String, result: &CallResult) -> Facts {
         Some(blob) => usize::try_from(blob.lines).unwrap_or(usize::MAX),
         None => crate::output_cap::count_lines(text),
     };
-    Facts { label, files: Vec::new(), test_counts, errors, lines }
+    // A call that failed has changed nothing.
+    let written = if result.is_error { Vec::new() } else { call.written };
+    Facts { written, test_counts, errors, lines, ..call }
 }
 
 /// Facts about a message, plan or note: how it begins.
@@ -176,12 +209,15 @@ pub(crate) fn first_line(text: &str) -> String {
     short(line, LINE_BYTES)
 }
 
-/// At most `most` bytes of the first line of a text, with an ellipsis if it is cut, and without brackets that could
-/// be read as a citation.
+/// At most `most` bytes of the first line of a text, with an ellipsis if it is cut. Brackets are replaced only if they
+/// would be read as a citation.
 pub(crate) fn short(text: &str, most: usize) -> String {
     let text = text.trim();
     let line = text.lines().next().unwrap_or("").trim_end();
-    let mut kept: String = line[..truncate::floor(line, most)].replace('[', "(").replace(']', ")");
+    let mut kept = line[..truncate::break_before(line, truncate::floor(line, most))].trim_end().to_owned();
+    if !citations(&kept).is_empty() {
+        kept = kept.replace('[', "(").replace(']', ")");
+    }
     if kept.len() < text.len() {
         kept.push('…');
     }

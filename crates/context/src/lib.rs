@@ -19,6 +19,7 @@ mod policy;
 pub mod recall;
 mod summary;
 pub mod tokens;
+mod tool_effect;
 mod view;
 
 pub use engine::{Appended, Engine};
@@ -28,4 +29,5 @@ pub use event_id::{EventId, EventRange, ParseEventIdError};
 pub use policy::{Fixed, MIN_BUDGET, MIN_TIGHTENED_BUDGET, POLICY_VERSION, Policy, Settings};
 pub use summary::{PROMPT_VERSION, SummaryFault, SummaryTask};
 pub use tokens::truncate;
+pub use tool_effect::{ToolEffect, tool_effect, tools_with_effects};
 pub use view::{Author, Content, Role, Segment, SegmentKind, View};

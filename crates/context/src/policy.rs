@@ -7,7 +7,7 @@ use crate::entry::{Factor, Window};
 use crate::error::ContextError;
 
 /// The version of the rules that build a view. Every change that alters any view increases it.
-pub const POLICY_VERSION: u32 = 3;
+pub const POLICY_VERSION: u32 = 4;
 
 /// The smallest budget that the engine accepts.
 pub const MIN_BUDGET: u32 = 2048;

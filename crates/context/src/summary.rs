@@ -4,7 +4,7 @@ use crate::entry::Summary;
 use crate::event_id::{EventId, EventRange};
 
 /// The version of the prompt of [`SummaryTask::prompt`]. A summary made with another version is not used.
-pub const PROMPT_VERSION: u32 = 1;
+pub const PROMPT_VERSION: u32 = 2;
 
 /// A summary that will be needed soon.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,7 +4,7 @@
 pub enum EgressError {
     /// Unknown mode.
     #[error(
-        "egress {mode:?} is unknown: allowed are \"off\", \"packages\", \"open\", \"learn\" and {{\"allow\": [...]}}"
+        "egress {mode:?} is unknown; allowed are \"off\", \"packages\", \"open\", \"learn\" and {{\"allow\": [...]}}"
     )]
     UnknownMode { mode: String },
     /// An entry of an allow list cannot be parsed.
@@ -15,9 +15,7 @@ pub enum EgressError {
     )]
     Entry { entry: String, why: String },
     /// The job requests more than the operator allows for any job.
-    #[error(
-        "{mode:?} exceeds what any job of this server may have, {ceiling:?} (`ceiling` in the section [egress])"
-    )]
+    #[error("{mode:?} exceeds the ceiling of this server, {ceiling:?} (`ceiling` in the section [egress])")]
     AboveCeiling {
         /// The mode that the job requests.
         mode: String,

@@ -34,7 +34,7 @@ pub use policy::{
 };
 pub use proxy::{Proxy, ServerResponseBody, TrustStores, environment};
 pub use refusal::{ReasonCode, Refusal};
-pub use secrets::{RedactedStream, Redactor, Secret, SecretGrant, SecretString, Secrets};
+pub use secrets::{MAX_SECRET_HOSTS, RedactedStream, Redactor, Secret, SecretGrant, SecretString, Secrets};
 pub use settings::ProxySettings;
 pub use target::{Host, Target};
 pub use tls::{Authority, TlsInterception, Upstream};

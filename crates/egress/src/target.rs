@@ -50,7 +50,7 @@ impl FromStr for Host {
         }
         // The C library accepts 2130706433, 0x7f.1 and 127.1 as addresses, but people do not recognize them as such.
         if name.rsplit('.').next().is_some_and(is_number) {
-            return refuse("an address in a form that is not accepted, write it as four decimal numbers");
+            return refuse("an unsupported form of an address; write it as four decimal numbers");
         }
         Ok(Self::Name(name.to_owned()))
     }
@@ -123,7 +123,7 @@ impl Target {
         let port = match (rest.strip_prefix(':'), default_port) {
             (Some(""), Some(port)) => port,
             (None, Some(port)) if rest.is_empty() => port,
-            (None, None) => return Err(refuse("there is no port")),
+            (None, None) => return Err(refuse("the port is missing")),
             (Some(digits), _) if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
                 digits.parse().unwrap_or(0)
             }

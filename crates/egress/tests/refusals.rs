@@ -129,6 +129,20 @@ async fn slow_request_head_times_out() {
     assert_eq!(setup.refused().await.code, Some(ReasonCode::Timeout));
 }
 
+#[tokio::test(start_paused = true)]
+async fn end_of_an_idle_connection_is_not_logged_as_a_refusal() {
+    let mut setup = Setup::new(policy("\"off\""));
+    let mut client = setup.client();
+    for _ in 0..2 {
+        client.send("GET http://example.org/ HTTP/1.1\r\nHost: example.org\r\n\r\n").await;
+        assert!(client.answer().await.head.starts_with("HTTP/1.1 403"));
+        assert_eq!(setup.refused().await.code, Some(ReasonCode::EgressOff));
+    }
+    assert_eq!(client.rest().await, b"");
+    client.served.await.unwrap();
+    assert!(setup.events.try_recv().is_err(), "waiting for a next request was logged");
+}
+
 #[tokio::test]
 async fn without_a_log_nothing_passes() {
     let (listener, port) = listen().await;

@@ -16,6 +16,7 @@ use tokio::task::{JoinHandle, spawn_local, yield_now};
 use crate::active_time;
 use crate::input::Input;
 use crate::journal::{Phase, ProcessCall, wait_for_followers};
+use crate::process_mark::ProcessMark;
 use crate::process_tree::ProcessTree;
 use crate::resources::Resources;
 use crate::spawn::{self, PolledFd, Spawned, read_report};
@@ -56,11 +57,11 @@ pub(crate) fn start(resources: &Rc<Resources>, mut exec: Exec) -> Rc<ProcessCall
         }
     };
     let exit = resources.reaper.expect(spawned.pid);
-    let Spawned { pid, input, outputs, terminal, report } = spawned;
+    let Spawned { pid, mark, input, outputs, terminal, report } = spawned;
     let has_terminal = if terminal.is_some() { Terminal::Controlling } else { Terminal::None };
     let input = input.map_or_else(Input::default, |writer| Input::new(writer, has_terminal));
     let call = resources.journal.add_process(exec, input, terminal);
-    let running = Running { resources: Rc::clone(resources), call: Rc::clone(&call), started };
+    let running = Running { resources: Rc::clone(resources), call: Rc::clone(&call), mark, started };
     spawn_local(running.run(pid.as_raw_nonzero().get(), outputs, report, exit, stdin));
     call
 }
@@ -68,6 +69,7 @@ pub(crate) fn start(resources: &Rc<Resources>, mut exec: Exec) -> Rc<ProcessCall
 struct Running {
     resources: Rc<Resources>,
     call: Rc<ProcessCall>,
+    mark: ProcessMark,
     started: Instant,
 }
 
@@ -155,7 +157,7 @@ impl Running {
             Some(FirstEvent::Exit(status)) => return (Some(pid), describe(status)),
             None => ExecEnd::Killed,
         };
-        ProcessTree::of(pid).end(self.call.grace()).await;
+        ProcessTree::with_mark(pid, self.mark).end(self.call.grace()).await;
         let _ = tokio::time::timeout(REAP_TIMEOUT, exit).await;
         (Some(pid), end)
     }

@@ -1,13 +1,15 @@
 //! Ends a call with all its processes.
 //!
-//! The process tree of a call consists of its process group, its session and all descendants of these processes,
-//! found in `/proc`. A process seen once stays a member even if another process adopts it.
+//! The process tree of a call consists of the processes with its [`ProcessMark`], its process group, its session and
+//! all descendants of these processes, found in `/proc`. A process seen once stays a member even if another process
+//! adopts it. A daemon that has changed the limit with the mark is not found.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
+use crate::process_mark::ProcessMark;
 use crate::sys;
 
 /// How long killed processes may take to exit, for which each needs CPU time. Together with the grace period and the
@@ -29,13 +31,23 @@ struct Process {
 /// The process tree of one call.
 pub(crate) struct ProcessTree {
     root: i32,
+    mark: Option<ProcessMark>,
+    /// The living members, with their start times.
     known: HashMap<i32, u64>,
+    /// Processes without the mark, with their start times. No process gets the mark later, except the root before its
+    /// program runs, so their limits are read only once.
+    unmarked: HashMap<i32, u64>,
 }
 
 impl ProcessTree {
-    /// The tree of a session leader.
+    /// The tree of a session leader, without the daemons that it started.
     pub(crate) fn of(root: i32) -> Self {
-        Self { root, known: HashMap::new() }
+        Self { root, mark: None, known: HashMap::new(), unmarked: HashMap::new() }
+    }
+
+    /// The tree of a session leader, with all processes that have its mark.
+    pub(crate) fn with_mark(root: i32, mark: ProcessMark) -> Self {
+        Self { mark: Some(mark), ..Self::of(root) }
     }
 
     /// Ends the tree with SIGTERM, then SIGKILL after the grace period. Returns when all processes have ended, or
@@ -77,12 +89,41 @@ impl ProcessTree {
     }
 
     fn refresh(&mut self) {
-        self.known = members(self.root, &self.known, &processes());
+        let processes = processes();
+        let marked = self.marked(&processes);
+        self.known = members(self.root, &self.known, &marked, &processes);
+    }
+
+    /// The processes that have the mark.
+    fn marked(&mut self, processes: &[Process]) -> HashSet<i32> {
+        let Some(mark) = self.mark else { return HashSet::new() };
+        let mut marked = HashSet::new();
+        for process in processes {
+            if self.unmarked.get(&process.pid) == Some(&process.started) {
+                continue;
+            }
+            match mark.is_on(process.pid) {
+                Some(true) => {
+                    marked.insert(process.pid);
+                }
+                Some(false) => {
+                    self.unmarked.insert(process.pid, process.started);
+                }
+                // The process has just ended.
+                None => {}
+            }
+        }
+        marked
     }
 }
 
 /// The living processes that belong to the tree of `root`.
-fn members(root: i32, known: &HashMap<i32, u64>, processes: &[Process]) -> HashMap<i32, u64> {
+fn members(
+    root: i32,
+    known: &HashMap<i32, u64>,
+    marked: &HashSet<i32>,
+    processes: &[Process],
+) -> HashMap<i32, u64> {
     let mut children: HashMap<i32, Vec<&Process>> = HashMap::new();
     for process in processes {
         children.entry(process.parent).or_default().push(process);
@@ -91,6 +132,7 @@ fn members(root: i32, known: &HashMap<i32, u64>, processes: &[Process]) -> HashM
         process.pid == root
             || process.group == root
             || process.session == root
+            || marked.contains(&process.pid)
             || known.get(&process.pid) == Some(&process.started)
     };
     let mut seen: HashSet<i32> = HashSet::new();
@@ -175,14 +217,21 @@ mod tests {
     #[test]
     fn a_child_with_its_own_session_and_its_children_belong_to_the_tree() {
         let all = [process(10, 1, 10), process(11, 10, 11), process(12, 11, 11), process(20, 1, 20)];
-        let members = members(10, &HashMap::new(), &all);
+        let members = members(10, &HashMap::new(), &HashSet::new(), &all);
         assert_eq!(members.keys().copied().collect::<HashSet<_>>(), HashSet::from([10, 11, 12]));
     }
 
     #[test]
     fn reparented_process_stays_in_the_tree_but_a_reused_pid_does_not() {
         let known = HashMap::from([(11, 7), (12, 6)]);
-        let members = members(10, &known, &[process(11, 1, 11), process(12, 1, 12)]);
+        let members = members(10, &known, &HashSet::new(), &[process(11, 1, 11), process(12, 1, 12)]);
         assert_eq!(members.keys().copied().collect::<Vec<_>>(), vec![11]);
+    }
+
+    #[test]
+    fn marked_process_and_its_children_belong_to_the_tree() {
+        let all = [process(10, 1, 10), process(11, 1, 11), process(12, 11, 12), process(20, 1, 20)];
+        let members = members(10, &HashMap::new(), &HashSet::from([11]), &all);
+        assert_eq!(members.keys().copied().collect::<HashSet<_>>(), HashSet::from([10, 11, 12]));
     }
 }

@@ -17,6 +17,7 @@ use tokio::io::unix::AsyncFd;
 
 use crate::forker::Forker;
 use crate::landlock_only::LandlockOnly;
+use crate::process_mark::ProcessMark;
 use crate::sys::{self, Agent, ChildPlan, REPORT_BYTES, Stage, StartFailure, Terminal};
 use crate::terminal;
 
@@ -32,6 +33,8 @@ pub(crate) type PolledFd = Rc<AsyncFd<OwnedFd>>;
 pub(crate) struct Spawned {
     /// Process ID, process group and session at once.
     pub(crate) pid: Pid,
+    /// Identifies the process and its descendants.
+    pub(crate) mark: ProcessMark,
     /// The writer for standard input. If the process has a terminal, this is the terminal's master side.
     pub(crate) input: Option<PolledFd>,
     /// The readers for its output.
@@ -88,18 +91,21 @@ impl Spawner {
             directory: c_string("the working directory", directory.to_owned())?,
             terminal: if exec.terminal.is_some() { Terminal::Controlling } else { Terminal::None },
             agent: self.agent,
+            mark: ProcessMark::random().map_err(|error| format!("reading random bytes: {error}"))?,
         })
     }
 
     fn spawn_plan(&self, exec: &Exec, plan: ChildPlan) -> io::Result<Spawned> {
         let (report, report_writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let report = sys::register(report)?;
+        let mark = plan.mark;
         if let Some(size) = exec.terminal {
             let (master, slave) = terminal::open(size, self.agent)?;
             let master = Rc::new(sys::register(master)?);
             let pid = self.forker.fork(plan, [slave.as_raw_fd(); 3], report_writer.as_raw_fd())?;
             return Ok(Spawned {
                 pid,
+                mark,
                 input: Some(Rc::clone(&master)),
                 outputs: vec![(OutputStream::Terminal, Rc::clone(&master))],
                 terminal: Some(master),
@@ -113,7 +119,7 @@ impl Spawner {
         let stdio = [stdin, &stdout_writer, &stderr_writer].map(AsRawFd::as_raw_fd);
         let pid = self.forker.fork(plan, stdio, report_writer.as_raw_fd())?;
         let outputs = vec![(OutputStream::Stdout, stdout), (OutputStream::Stderr, stderr)];
-        Ok(Spawned { pid, input: input.map(|(_, writer)| writer), outputs, terminal: None, report })
+        Ok(Spawned { pid, mark, input: input.map(|(_, writer)| writer), outputs, terminal: None, report })
     }
 }
 

@@ -22,6 +22,7 @@ use crate::forker::Forker;
 use crate::guest::Guest;
 use crate::journal::Journal;
 use crate::kernels::Kernels;
+use crate::random::random_hex;
 use crate::reap::Reaper;
 use crate::resources::Resources;
 use crate::services::Services;
@@ -62,7 +63,7 @@ pub(crate) fn serve(options: Serve) -> Result<(), GuestError> {
     let resources = Rc::new(Resources { journal, spawner, reaper: Reaper::default(), files });
     let services = Rc::new(Services::new(Rc::clone(&resources)));
     let guest = Rc::new(Guest {
-        boot_id: sys::random_hex(),
+        boot_id: random_hex().map_err(GuestError::io("reading random bytes"))?,
         kernels: Rc::new(Kernels::new(Rc::clone(&resources))),
         desktop: Rc::new(Desktop::new(Rc::clone(&resources), Rc::clone(&services))),
         resources,

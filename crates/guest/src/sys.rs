@@ -4,13 +4,15 @@
 //! because other threads of the guest may have held locks at the time of the fork.
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, CString};
+use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 
 use rustix::process::Pid;
 use tokio::io::unix::AsyncFd;
+
+use crate::process_mark::ProcessMark;
 
 /// The user that all programs in the sandbox run as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,6 +76,8 @@ pub(crate) struct ChildPlan {
     pub(crate) terminal: Terminal,
     /// The user to switch to, if any.
     pub(crate) agent: Option<Agent>,
+    /// Set on the child and inherited by all its descendants.
+    pub(crate) mark: ProcessMark,
 }
 
 /// Forks a child that executes the plan. The child writes a failure to `report`, which closes when the program runs.
@@ -83,17 +87,8 @@ pub(crate) struct ChildPlan {
 pub(crate) fn fork_and_exec(plan: &ChildPlan, stdio: [RawFd; 3], report: RawFd) -> io::Result<Pid> {
     let arguments = pointers(&plan.arguments);
     let environment = pointers(&plan.environment);
-    let programs: Vec<*const libc::c_char> = plan.programs.iter().map(|program| program.as_ptr()).collect();
-    let prepared = Prepared {
-        programs: &programs,
-        arguments: arguments.as_ptr(),
-        environment: environment.as_ptr(),
-        directory: &plan.directory,
-        stdio,
-        report,
-        terminal: plan.terminal,
-        agent: plan.agent,
-    };
+    let prepared =
+        Prepared { plan, arguments: arguments.as_ptr(), environment: environment.as_ptr(), stdio, report };
     // SAFETY: the fork shares no memory; the child runs only `child`, which never returns.
     let pid = unsafe {
         libc::syscall(libc::SYS_clone, libc::c_long::from(libc::SIGCHLD), 0usize, 0usize, 0usize, 0usize)
@@ -113,14 +108,11 @@ fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
 }
 
 struct Prepared<'a> {
-    programs: &'a [*const libc::c_char],
+    plan: &'a ChildPlan,
     arguments: *const *const libc::c_char,
     environment: *const *const libc::c_char,
-    directory: &'a CStr,
     stdio: [RawFd; 3],
     report: RawFd,
-    terminal: Terminal,
-    agent: Option<Agent>,
 }
 
 /// The descriptor of the report pipe in the child.
@@ -143,18 +135,23 @@ fn child(prepared: &Prepared<'_>) -> ! {
 fn become_program(prepared: &Prepared<'_>) -> Result<std::convert::Infallible, (u8, i32)> {
     descriptors(prepared).map_err(|errno| (1, errno))?;
     reset_signals_and_oom_score();
-    if let Some(agent) = prepared.agent {
+    // A runtime that refuses, such as gVisor, leaves the child without a mark, which must not stop the call.
+    let _ = prepared.plan.mark.apply();
+    if let Some(agent) = prepared.plan.agent {
         become_agent(agent).map_err(|errno| (1, errno))?;
     }
     // SAFETY: the calls take only integers and a live string.
     unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-        check(libc::syscall(libc::SYS_chdir, prepared.directory.as_ptr())).map_err(|errno| (2, errno))?;
+        check(libc::syscall(libc::SYS_chdir, prepared.plan.directory.as_ptr()))
+            .map_err(|errno| (2, errno))?;
     }
     let mut worst = libc::ENOENT;
-    for program in prepared.programs {
+    for program in &prepared.plan.programs {
         // SAFETY: the strings and both arrays are in the child's copy of the parent's memory.
-        unsafe { libc::syscall(libc::SYS_execve, *program, prepared.arguments, prepared.environment) };
+        unsafe {
+            libc::syscall(libc::SYS_execve, program.as_ptr(), prepared.arguments, prepared.environment)
+        };
         match last_errno() {
             libc::ENOENT | libc::ENOTDIR => {}
             libc::EACCES => worst = libc::EACCES,
@@ -178,7 +175,7 @@ fn descriptors(prepared: &Prepared<'_>) -> Result<(), i32> {
         // Do not leave this to close-on-exec: a child that is stopped before exec must not keep the link or the
         // journal open.
         libc::syscall(libc::SYS_close_range, REPORT_FD + 1, u32::MAX, 0);
-        if prepared.terminal == Terminal::Controlling {
+        if prepared.plan.terminal == Terminal::Controlling {
             check(libc::syscall(libc::SYS_ioctl, 0, libc::TIOCSCTTY, 0))?;
         }
     }
@@ -397,12 +394,4 @@ pub(crate) fn signal_group(group: i32, signal: i32) -> io::Result<()> {
     }
     // SAFETY: a plain call with numbers.
     if unsafe { libc::kill(-group, signal) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-/// Returns 16 random bytes as hexadecimal digits.
-pub(crate) fn random_hex() -> String {
-    let mut bytes = [0u8; 16];
-    // SAFETY: fills a live buffer of the given length.
-    unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -160,24 +160,6 @@ async fn a_timeout_ends_a_call() {
     assert_eq!(run(&client, call).await.1.end, ExecEnd::TimedOut);
 }
 
-/// The state and parent of a process; `None` if it is gone.
-fn state_and_parent(pid: &str) -> Option<(char, u32)> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The process name, which comes first, can contain anything.
-    let (_, rest) = stat.rsplit_once(") ")?;
-    let mut fields = rest.split(' ');
-    Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
-}
-
-/// Waits until the parent has reaped a process, which remains in `/proc` until then.
-async fn wait_until_collected(pid: &str) {
-    let end = std::time::Instant::now() + Duration::from_secs(60);
-    while std::path::Path::new("/proc").join(pid).exists() {
-        assert!(std::time::Instant::now() < end, "{pid} is never waited for");
-        tokio::task::yield_now().await;
-    }
-}
-
 #[tokio::test]
 async fn a_kill_ends_processes_that_ignore_sigterm_and_those_with_their_own_session() {
     let guest = TestGuest::start();
@@ -197,6 +179,63 @@ async fn a_kill_ends_processes_that_ignore_sigterm_and_those_with_their_own_sess
     let state = state_and_parent(detached).map(|(state, _)| state);
     assert!(matches!(state, None | Some('Z' | 'X')), "{detached} still lives: {state:?}");
     wait_until_collected(detached).await;
+}
+
+/// Starts a daemon that ignores SIGTERM, then prints `main`, when the guest has adopted the daemon.
+const STUBBORN_DAEMON: &str =
+    "(setsid sh -c 'trap \"\" TERM; echo daemon $$; exec sleep 1000' &); echo main; exec sleep 1000";
+
+#[tokio::test]
+async fn a_kill_ends_double_forked_daemons() {
+    let guest = TestGuest::start();
+    let client = guest.client().await;
+    let mut call = shell("parent", STUBBORN_DAEMON);
+    call.kill_grace_ms = 100;
+    let mut follower = client.exec(call, Follow::Live).await.unwrap();
+    let mut seen = Seen::default();
+    wait_for_output(&mut follower, &mut seen, "main").await;
+    wait_for_output(&mut follower, &mut seen, "daemon").await;
+    let text = seen.text();
+    let daemon = text.lines().find_map(|line| line.strip_prefix("daemon ")).unwrap();
+    assert_eq!(state_and_parent(daemon).unwrap().1, guest.pid());
+    client.kill(key("parent")).await.unwrap();
+    assert_eq!(finish(&mut follower).await.1.end, ExecEnd::Killed);
+    let state = state_and_parent(daemon).map(|(state, _)| state);
+    assert!(matches!(state, None | Some('Z' | 'X')), "{daemon} still lives: {state:?}");
+}
+
+#[tokio::test]
+async fn a_timeout_ends_double_forked_daemons() {
+    let guest = TestGuest::start();
+    let client = guest.client().await;
+    let mut call = shell("slow", STUBBORN_DAEMON);
+    // Identifies the processes of this test, however far the call has come at the timeout.
+    let variable = format!("TEST_WORKSPACE={}", guest.workspace().display());
+    call.environment.insert("TEST_WORKSPACE".to_owned(), guest.workspace().display().to_string());
+    call.timeout_ms = Some(500);
+    call.kill_grace_ms = 100;
+    assert_eq!(run(&client, call).await.1.end, ExecEnd::TimedOut);
+    let has_variable = |environment: &Vec<u8>| {
+        environment.split(|byte| *byte == 0).any(|entry| entry == variable.as_bytes())
+    };
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let environments = processes.filter_map(|process| std::fs::read(process.path().join("environ")).ok());
+    assert_eq!(environments.filter(has_variable).count(), 0);
+}
+
+#[tokio::test]
+async fn daemon_survives_the_normal_end_of_its_call_and_kills_of_other_calls() {
+    let guest = TestGuest::start();
+    let client = guest.client().await;
+    let daemon = run_shell(&client, "parent", "(setsid sleep 1000 & echo $!)").await;
+    let daemon = daemon.trim();
+    let mut follower = client.exec(shell("other", "echo up; sleep 1000"), Follow::Live).await.unwrap();
+    wait_for_output(&mut follower, &mut Seen::default(), "up").await;
+    client.kill(key("other")).await.unwrap();
+    client.kill(key("parent")).await.unwrap();
+    let (state, parent) = state_and_parent(daemon).unwrap();
+    assert!(!matches!(state, 'Z' | 'X') && parent == guest.pid(), "{daemon}: {state} below {parent}");
+    run_shell(&client, "end", &format!("kill {daemon}")).await;
 }
 
 #[tokio::test]

@@ -228,6 +228,20 @@ async fn service_can_be_stopped_and_restarted() {
 }
 
 #[tokio::test]
+async fn stopping_a_service_ends_its_daemons() {
+    let guest = TestGuest::start();
+    let client = guest.client().await;
+    run_shell(&client, "pipe", "mkfifo go").await;
+    let program =
+        ["sh", "-c", "(setsid sh -c 'echo $$ > daemon; echo > go; exec sleep 1000' &); exec sleep 1000"];
+    client.start_service(service("parent", &program, Readiness::Started)).await.unwrap();
+    let daemon = run_shell(&client, "daemon", "read -r go < go; cat daemon").await;
+    client.stop_service(name("parent")).await.unwrap();
+    let state = state_and_parent(daemon.trim()).map(|(state, _)| state);
+    assert!(matches!(state, None | Some('Z' | 'X')), "{daemon} still lives: {state:?}");
+}
+
+#[tokio::test]
 async fn a_bad_definition_is_refused() {
     let guest = TestGuest::start();
     let client = guest.client().await;

@@ -36,7 +36,7 @@ pub enum ImageError {
     #[error("the image `{0}` is in use by a sandbox; end the job first")]
     InUse(String),
     /// Another build or import is using this name.
-    #[error("another build of `{0}` is going on; wait for it, or end it")]
+    #[error("another build of `{0}` is in progress; wait for it or stop it")]
     Locked(String),
     #[error("{program} is missing, which {purpose}; install the package {package}")]
     ProgramMissing {
@@ -54,7 +54,7 @@ pub enum ImageError {
         /// How to fix it.
         remedy: String,
     },
-    #[error("stage `{}` failed: {why}\n{tail}\nthe whole log: {log}\nthe same command goes on at this stage", stage.name())]
+    #[error("stage `{}` failed: {why}\n{tail}\nthe whole log: {log}\nthe same command resumes at this stage", stage.name())]
     Stage {
         stage: Stage,
         /// Its exit status.

@@ -73,7 +73,7 @@ fn line(event: &BuildEvent) -> String {
     let place = |stage: &Stage| format!("[{}/{}] {}", stage.number(), Stage::ALL.len(), stage.name());
     match event {
         BuildEvent::Started { stage } => place(stage),
-        BuildEvent::Cached { stage } => format!("{} was done before", place(stage)),
+        BuildEvent::Cached { stage } => format!("{} already done", place(stage)),
         BuildEvent::Progress { stage, percent, doing } => {
             let percent = percent.map(|percent| format!("{percent}% ")).unwrap_or_default();
             // What package managers print may contain control characters.

@@ -110,7 +110,7 @@ impl Hierarchy {
         match self {
             Self::V2 { root } => {
                 let group = root.join(parent);
-                fs::create_dir_all(&group).step(|| format!("making control group {}", group.display()))?;
+                fs::create_dir_all(&group).step(|| format!("making cgroup {}", group.display()))?;
                 let mut directory = root.clone();
                 let mut parts = Path::new(parent).components();
                 loop {
@@ -124,8 +124,7 @@ impl Hierarchy {
             Self::V1 { roots } => {
                 for root in roots.values() {
                     let group = root.join(parent);
-                    fs::create_dir_all(&group)
-                        .step(|| format!("making control group {}", group.display()))?;
+                    fs::create_dir_all(&group).step(|| format!("making cgroup {}", group.display()))?;
                 }
                 Ok(())
             }
@@ -183,7 +182,7 @@ impl Group {
         for directory in self.directories() {
             match fs::create_dir(&directory) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                other => other.step(|| format!("making control group {}", directory.display()))?,
+                other => other.step(|| format!("making cgroup {}", directory.display()))?,
             }
         }
         let memory = limits.memory_bytes.to_string();
@@ -220,7 +219,7 @@ impl Group {
         let directory = root.join(&self.name);
         rustix::fs::open(&directory, flags, rustix::fs::Mode::empty())
             .map(Some)
-            .step(|| format!("opening control group {}", directory.display()))
+            .step(|| format!("opening cgroup {}", directory.display()))
     }
 
     /// Files of a v1 cgroup through which a single-threaded process enters it with [`enter_v1`]. A process that moves
@@ -316,10 +315,7 @@ impl Group {
             (false, Frozen::No) => ("freezer.state", "THAWED"),
         };
         if self.file(Controller::Freezer, file).is_none() {
-            return Err(LaunchError::new(
-                "freezing a control group",
-                io::Error::from(io::ErrorKind::Unsupported),
-            ));
+            return Err(LaunchError::new("freezing a cgroup", io::Error::from(io::ErrorKind::Unsupported)));
         }
         let end = Instant::now() + timeout;
         loop {
@@ -337,7 +333,7 @@ impl Group {
             }
             if Instant::now() > end {
                 return Err(LaunchError::new(
-                    "waiting for a control group to freeze",
+                    "waiting for a cgroup to freeze",
                     io::Error::from(io::ErrorKind::TimedOut),
                 ));
             }
@@ -359,7 +355,7 @@ impl Group {
                         std::thread::sleep(Duration::from_micros(500));
                     }
                     other => {
-                        other.step(|| format!("removing control group {}", directory.display()))?;
+                        other.step(|| format!("removing cgroup {}", directory.display()))?;
                         break;
                     }
                 }
@@ -371,7 +367,7 @@ impl Group {
 
 /// Moves the calling process into a cgroup.
 pub(crate) fn enter_v1(task_file: &OwnedFd) -> Result<(), LaunchError> {
-    rustix::io::write(task_file, b"0").map(drop).named("entering the control group")
+    rustix::io::write(task_file, b"0").map(drop).named("entering the cgroup")
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

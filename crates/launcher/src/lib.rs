@@ -10,6 +10,7 @@
 //! - mounting a disk directly: [`disk`] and [`disk_sync`]
 //! - creating networks ahead of time: [`network`]
 //! - hiding parts of `/proc` directly: [`hidden`]
+//! - removing the files of unused user ids: [`slot`]
 
 pub mod cgroup;
 mod channel;
@@ -35,7 +36,7 @@ mod probe;
 pub mod process;
 pub mod process_mark;
 mod removal;
-mod slot;
+pub mod slot;
 pub mod spec;
 pub mod standby;
 mod sys;

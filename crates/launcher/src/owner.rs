@@ -44,8 +44,17 @@ const IDLE_TIMEOUT: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 struct DiskHandles {
     /// The file access log, if enabled.
     audit: Option<FileAudit>,
+    /// Why there is no file access log although it is enabled.
+    audit_error: Option<io::Error>,
     /// The disk, if it is a separate file system.
     disk: Option<DiskSyncer>,
+}
+
+impl DiskHandles {
+    fn stop_audit(&mut self, error: io::Error) {
+        eprintln!("files are compared at the end instead of being listed as they are touched: {error}");
+        self.audit_error = Some(error);
+    }
 }
 
 /// Creates the sandbox that a launch file describes and stays until it has ended.
@@ -92,13 +101,18 @@ pub(crate) fn run(file: &Path, null: BorrowedFd<'_>, lent: Vec<OwnedFd>) -> Resu
     let requests = sys::request_descriptor().named("listening for signals")?;
     let syncs = sys::sync_descriptor().named("listening for signals")?;
     let signals = Signals { termination, requests, syncs };
-    print_report(&Report::Ready);
+    print_report(&match disk_handles.audit_error.take() {
+        None => Report::Ready,
+        Some(error) => {
+            Report::ReadyWithoutFileAudit { cause: error.to_string(), errno: error.raw_os_error() }
+        }
+    });
     sys::place_descriptor(null, 1).named("closing standard output")?;
     watch.lap("ready");
     wait(&mut locked_file, &child, &signals, &mut termination_requested, &mut log, &mut disk_handles)
         .named("waiting for the guest")?;
     // The loop device detaches from the disk when the last descriptor is closed.
-    let DiskHandles { audit, disk } = disk_handles;
+    let DiskHandles { audit, disk, .. } = disk_handles;
     drop(disk);
     if let Some(mut audit) = audit {
         audit.drain_all();
@@ -203,19 +217,15 @@ fn set_up(
     }
     if let Some(Err(error)) = disk_handles.audit.as_mut().map(|audit| audit.add_root(child.pid)) {
         // A partial log would be misleading.
-        warn_no_file_audit(&error);
         disk_handles.audit = None;
         let _ = fs::remove_file(spec.directory.join(FILES_FILE));
+        disk_handles.stop_audit(error);
     }
     let started = process::started(child.pid).ok_or_else(|| io::Error::other("it is gone"));
     let guest_started = started.named("looking at the guest")?;
     let (guest_pid, network, syncs_disk) =
         (child.pid.unsigned_abs(), spec.network, disk_handles.disk.is_some());
     Ok(Running { guest_pid, guest_started, loop_device, network, syncs_disk })
-}
-
-fn warn_no_file_audit(error: &io::Error) {
-    eprintln!("files are compared at the end instead of being listed as they are touched: {error}");
 }
 
 /// Opens the layers that only the owner may open and sends them to the child.
@@ -236,8 +246,10 @@ fn send_layers(
     watch.lap("layers opened");
     if spec.file_audit == FileAuditing::WherePossible && layers.loop_device.is_some() {
         // If the host does not allow it, the backend compares the files at the start and the end instead.
-        disk_handles.audit =
-            FileAudit::begin(layers.disk.as_fd(), &spec.directory).inspect_err(warn_no_file_audit).ok();
+        match FileAudit::begin(layers.disk.as_fd(), &spec.directory) {
+            Ok(audit) => disk_handles.audit = Some(audit),
+            Err(error) => disk_handles.stop_audit(error),
+        }
     }
     if let Some(device) = layers.loop_device {
         // Must precede the handover: failures that happen before this descriptor is opened are never reported.
@@ -277,7 +289,7 @@ fn wait(
     log: &mut Log,
     disk_handles: &mut DiskHandles,
 ) -> io::Result<()> {
-    let DiskHandles { audit, disk } = disk_handles;
+    let DiskHandles { audit, disk, .. } = disk_handles;
     let mut log_open = true;
     let mut is_idle = false;
     loop {

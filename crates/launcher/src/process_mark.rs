@@ -69,7 +69,10 @@ pub fn kill_all(mark: u64, timeout: Duration) -> io::Result<()> {
             return Ok(());
         }
         if Instant::now() > end {
-            return Err(io::Error::new(io::ErrorKind::TimedOut, format!("processes {left:?} do not die")));
+            return Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                format!("cannot kill the processes {left:?}"),
+            ));
         }
         // Stop all of them before killing any; otherwise a process that forks faster than it is killed would survive.
         for signal in [Signal::STOP, Signal::KILL] {

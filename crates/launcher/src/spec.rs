@@ -209,6 +209,12 @@ pub enum Trace {
 pub enum Report {
     /// The guest is running.
     Ready,
+    /// The guest is running, but the files that it touches are not recorded.
+    ReadyWithoutFileAudit {
+        cause: String,
+        /// The cause as an error number, if it came from the operating system.
+        errno: Option<i32>,
+    },
     /// The guest could not be started.
     Failed {
         /// What was being done.

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use egress::{Proxy, ServerResponseBody, Upstream};
@@ -10,9 +11,10 @@ use futures::StreamExt;
 use futures::stream::BoxStream;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
 use rmcp::transport::StreamableHttpClientTransport;
+use rmcp::transport::common::client_side_sse::SseRetryPolicy;
 use rmcp::transport::common::http_header::{
     EVENT_STREAM_MIME_TYPE, HEADER_LAST_EVENT_ID, HEADER_SESSION_ID, JSON_MIME_TYPE,
 };
@@ -27,12 +29,26 @@ use crate::spec::Headers;
 
 /// The maximum size of a response, and of one event of a stream.
 const MAX_BYTES: usize = 16 * 1024 * 1024;
+/// How many times in a row a broken stream of events is opened again, and the pause before each attempt.
+const MAX_RECONNECTS: usize = 4;
+const RECONNECT_DELAY: Duration = Duration::from_millis(500);
 
+/// An error in words that a user and the model may read.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct HttpClientError(String);
 
-type Failure = StreamableHttpError<HttpClientError>;
+pub(crate) type Failure = StreamableHttpError<HttpClientError>;
+
+/// Gives up a stream of events after a few seconds, so that a call ends soon after its server.
+#[derive(Debug)]
+struct Reconnects;
+
+impl SseRetryPolicy for Reconnects {
+    fn retry(&self, attempts: usize) -> Option<Duration> {
+        (attempts < MAX_RECONNECTS).then_some(RECONNECT_DELAY)
+    }
+}
 
 /// The last error of a connection.
 #[derive(Clone, Default)]
@@ -62,6 +78,7 @@ pub(crate) struct HttpClient {
 pub(crate) fn transport(http_client: HttpClient, url: &str) -> StreamableHttpClientTransport<HttpClient> {
     let mut config = StreamableHttpClientTransportConfig::with_uri(url);
     config.max_sse_event_size = MAX_BYTES;
+    config.retry_config = Arc::new(Reconnects);
     StreamableHttpClientTransport::with_client(http_client, config)
 }
 
@@ -104,7 +121,13 @@ impl HttpClient {
     async fn text_of(&self, response: Response<ServerResponseBody>) -> Result<Bytes, Failure> {
         match Limited::new(response.into_body(), MAX_BYTES).collect().await {
             Ok(body) => Ok(body.to_bytes()),
-            Err(error) => Err(self.failure(&format!("its answer cannot be read: {error}"))),
+            Err(error) if error.is::<LengthLimitError>() => {
+                Err(self.failure(&format!("its answer has more than {MAX_BYTES} bytes")))
+            }
+            Err(error) => {
+                tracing::debug!(%error, "the answer of an MCP server broke off");
+                Err(self.failure("its answer broke off"))
+            }
         }
     }
 

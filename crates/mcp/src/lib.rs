@@ -7,6 +7,7 @@
 
 mod error;
 mod http;
+mod library_errors;
 mod outcome;
 mod schema;
 mod session;

@@ -21,6 +21,7 @@ use tokio::time::timeout;
 
 use crate::error::McpError;
 use crate::http::{HttpClient, transport};
+use crate::library_errors::{initialization_error, request_error};
 use crate::outcome::{ToolOutcome, short};
 use crate::spec::Headers;
 use crate::stdio::{CALL_FIELD, LineTransport, RecoveredAnswers};
@@ -119,7 +120,7 @@ impl Session {
         let listener = Listener { changed: Arc::clone(&changed) };
         let service = match timeout(limit, listener.serve(transport)).await {
             Ok(Ok(service)) => service,
-            Ok(Err(error)) => return Err(McpError::Initialization(short(&error.to_string()))),
+            Ok(Err(error)) => return Err(initialization_error(&error)),
             Err(_) => return Err(McpError::Timeout { what: "answer the greeting", limit }),
         };
         let (peer, cancel) = (service.peer().clone(), service.cancellation_token());
@@ -138,8 +139,7 @@ impl Session {
             for _ in 0..MAX_PAGES {
                 let page = PaginatedRequestParams::default().with_cursor(cursor);
                 let request = ClientRequest::ListToolsRequest(ListToolsRequest::with_param(page));
-                let result =
-                    self.peer.send_request(request).await.map_err(|error| map_service_error(&error))?;
+                let result = self.peer.send_request(request).await.map_err(|error| request_error(&error))?;
                 let mut result = value_of(&result);
                 let Value::Array(page) = result["tools"].take() else {
                     return Err(McpError::InvalidResponse(format!(
@@ -182,20 +182,35 @@ impl Session {
         meta.0.0.insert(CALL_FIELD.into(), call.into());
         let options = PeerRequestOptions::with_timeout(limit).with_meta(meta);
         let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
-        let answered = match self.peer.send_request_with_option(request, options).await {
-            Ok(handle) => handle.await_response().await,
-            Err(error) => Err(error),
+        let calling = async {
+            match self.peer.send_request_with_option(request, options).await {
+                Ok(handle) => handle.await_response().await,
+                Err(error) => Err(error),
+            }
         };
-        match answered {
-            Ok(result) => read(&value_of(&result)),
+        let mut closed = self.closed.clone();
+        let answered = tokio::select! {
+            // An answer that came before the connection ended counts.
+            biased;
+            answered = calling => answered,
+            _ = closed.wait_for(|closed| *closed) => Err(ServiceError::TransportClosed),
+        };
+        let error = match answered {
+            Ok(result) => return read(&value_of(&result)),
+            Err(ServiceError::Timeout { .. }) => {
+                return Err(McpError::Timeout { what: "answer the call", limit });
+            }
+            Err(error) => error,
+        };
+        match (request_error(&error), error) {
             // A rejection by the server is a result.
-            Err(ServiceError::McpError(error)) => {
+            (McpError::ProtocolError(_), ServiceError::McpError(error)) => {
                 Ok(ToolOutcome { text: error.message.to_string(), is_error: true, ..ToolOutcome::default() })
             }
-            Err(ServiceError::Timeout { .. }) => Err(McpError::Timeout { what: "answer the call", limit }),
-            Err(error) => {
+            (error, _) => {
+                // The owner connects again.
                 self.close();
-                Err(map_service_error(&error))
+                Err(error)
             }
         }
     }
@@ -261,12 +276,4 @@ fn value_of(result: &ServerResult) -> Value {
 
 fn read(result: &Value) -> Result<ToolOutcome, McpError> {
     ToolOutcome::read(result).map_err(McpError::InvalidResponse)
-}
-
-fn map_service_error(error: &ServiceError) -> McpError {
-    match error {
-        ServiceError::McpError(error) => McpError::ProtocolError(short(&error.message)),
-        ServiceError::TransportClosed => McpError::ConnectionClosed("it has ended".into()),
-        other => McpError::ConnectionClosed(short(&other.to_string())),
-    }
 }

@@ -185,7 +185,10 @@ impl Transport<RoleClient> for LineTransport {
         });
         let outgoing = self.outgoing.clone();
         async move {
-            let line = encoded.map_err(|error| LineError(error.to_string()))?;
+            let line = encoded.map_err(|error| {
+                tracing::debug!(%error, "a message for an MCP server was not encoded");
+                LineError("the message cannot be encoded".into())
+            })?;
             let (written, confirmation) = oneshot::channel();
             let gone = || LineError("it has ended".into());
             outgoing.send(OutgoingLine { line, written }).await.map_err(|_| gone())?;

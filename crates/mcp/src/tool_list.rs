@@ -5,12 +5,14 @@ use std::collections::BTreeSet;
 use model::ToolSpec;
 use serde_json::Value;
 
-use crate::schema;
+use crate::schema::{self, Checked};
 
 /// The longest name that every provider accepts.
 const MAX_NAME_LENGTH: usize = 64;
 /// The maximum length of a description in characters.
 const MAX_DESCRIPTION_LENGTH: usize = 2000;
+/// The maximum length of the note about a rewritten schema in characters.
+const MAX_NOTE_LENGTH: usize = 600;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct ListedTool {
@@ -47,10 +49,10 @@ impl ToolList {
             }
             match schema::checked(tool.get("inputSchema")) {
                 Err(why) => offer.left_out.push(format!("the tool `{}`: {why}", shown(name))),
-                Ok(input_schema) => {
+                Ok(Checked { schema, note }) => {
                     let public = unique_name(&public_name(server, name), &mut taken);
-                    let spec =
-                        ToolSpec { name: public, description: description(server, tool), input_schema };
+                    let description = description(server, tool, note.as_deref());
+                    let spec = ToolSpec { name: public, description, input_schema: schema };
                     let is_read_only = tool["annotations"]["readOnlyHint"] == Value::Bool(true);
                     offer.tools.push(ListedTool { name: name.to_owned(), spec, is_read_only });
                 }
@@ -67,13 +69,18 @@ impl ToolList {
     }
 }
 
-fn description(server: &str, tool: &Value) -> String {
+fn description(server: &str, tool: &Value, note: Option<&str>) -> String {
     let words = [&tool["description"], &tool["title"], &tool["annotations"]["title"]];
     let text = words.iter().find_map(|text| text.as_str()).map(str::trim).filter(|text| !text.is_empty());
-    match text {
+    let mut description = match text {
         Some(text) => text.chars().take(MAX_DESCRIPTION_LENGTH).collect(),
         None => format!("A tool of the MCP server {server}."),
+    };
+    if let Some(note) = note {
+        description.push('\n');
+        description.extend(note.chars().take(MAX_NOTE_LENGTH));
     }
+    description
 }
 
 /// The name under which the model calls a tool: `server__tool`, limited to characters that every provider accepts.
@@ -123,7 +130,8 @@ mod tests {
     #[test]
     fn a_malformed_tool_does_not_affect_the_others() {
         let listed = [
-            json!({"name": "good", "description": " Does it. ", "annotations": {"readOnlyHint": true}}),
+            json!({"name": "good", "description": " Does it. ", "annotations": {"readOnlyHint": true},
+                "inputSchema": {"anyOf": [{"required": ["a"]}, {"required": ["b"]}]}}),
             json!({"name": "bad", "inputSchema": 5}),
             json!({"title": "no name"}),
             json!({"name": "not-allowed"}),
@@ -133,7 +141,7 @@ mod tests {
         assert_eq!(offer.tools.len(), 1);
         assert_eq!(
             (offer.tools[0].spec.description.as_str(), offer.tools[0].is_read_only),
-            ("Does it.", true)
+            ("Does it.\nArguments that belong together: `a`; `b`.", true)
         );
         assert_eq!(
             offer.left_out,

@@ -13,7 +13,7 @@ use crate::events::{self, Emitter};
 use crate::name::ModelName;
 use crate::output::{Answer, ModelEvent, ModelStream};
 use crate::price::{Money, Price};
-use crate::request::ModelRequest;
+use crate::request::{Effort, ModelRequest};
 use crate::retry::{Decision, decide};
 use crate::settings::ModelLimits;
 use crate::usage::Usage;
@@ -26,12 +26,18 @@ pub(crate) struct ChainEntry {
     pub(crate) model: Arc<dyn Model>,
     /// For the tokens of failed attempts.
     pub(crate) price: Option<Price>,
+    /// How much it thinks if a request does not say.
+    effort: Option<Effort>,
     failed_at: Mutex<Option<Instant>>,
 }
 
 impl ChainEntry {
     pub(crate) fn new(model: Arc<dyn Model>, price: Option<Price>) -> Self {
-        Self { model, price, failed_at: Mutex::new(None) }
+        Self { model, price, effort: None, failed_at: Mutex::new(None) }
+    }
+
+    pub(crate) fn with_effort(self, effort: Option<Effort>) -> Self {
+        Self { effort, ..self }
     }
 
     fn is_cooling_down(&self) -> bool {
@@ -88,6 +94,10 @@ impl Model for Chain {
         let costs: Option<Vec<Money>> =
             self.entries.iter().map(|entry| entry.price.map(|price| price.of(usage))).collect();
         costs?.into_iter().max()
+    }
+
+    fn default_effort(&self) -> Option<Effort> {
+        self.entries.first()?.effort
     }
 
     fn is_recorded(&self) -> bool {

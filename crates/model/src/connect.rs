@@ -16,8 +16,9 @@ use crate::openai::{Flavour, OpenAi};
 use crate::probe::{self, ServedModel, Server};
 use crate::prompted::{CallMode, Prompted};
 use crate::provider::{Provider, Target};
+use crate::request::Effort;
 use crate::responses::Responses;
-use crate::settings::{ModelLimits, Settings, ToolMode};
+use crate::settings::{ModelLimits, ModelOverrides, Settings, ToolMode};
 
 /// Models with fewer parameters follow a schema more reliably than they make native tool calls.
 const FEW_PARAMETERS: u64 = 4_000_000_000;
@@ -62,8 +63,9 @@ async fn targets(settings: &Settings) -> Result<Vec<Target>, ModelError> {
 }
 
 fn no_model() -> ModelError {
-    let advice = "name one in the configuration ([model] name = \"anthropic/...\", or CAISSON_MODEL) or start a local \
-                  server such as Ollama or llama.cpp; `caisson models` shows what is reachable";
+    let advice = "choose one on the web page or with `caisson models set`, name one in the configuration ([model] name = \
+                  \"anthropic/...\", or CAISSON_MODEL), or start a local server such as Ollama or llama.cpp; \
+                  `caisson models` shows what is reachable";
     ModelError::NoModel { advice: advice.into() }
 }
 
@@ -75,21 +77,25 @@ async fn link(
     let is_local = target.provider.is_none_or(Provider::is_local);
     let mut endpoint = endpoint(&target, settings, position)?;
     let mut limits = catalogue::limits(&target.name());
+    let mut overrides = settings.overrides.get(&target.name()).copied();
     let mut call_mode = None;
     if is_local {
         let server = probe::query_server(&endpoint).await?;
         let served = choose(&server, &target, &endpoint)?;
         target.model.clone_from(&served.id);
         endpoint.name = ModelName::new(target.name());
+        // A server without a model in its address may be named with or without the model that it has chosen.
+        overrides = overrides.or_else(|| settings.overrides.get(&target.name()).copied());
         limits = limits_of_served(limits, &served);
-        call_mode = initial_call_mode(settings.tools, &served);
-    } else if settings.tools == ToolMode::Prompted {
+        call_mode = initial_call_mode(tool_mode(settings, overrides), &served);
+    } else if tool_mode(settings, overrides) == ToolMode::Prompted {
         call_mode = Some(CallMode::Schema);
     }
     if position == ModelPosition::First {
         limits.context_tokens = settings.context_tokens.unwrap_or(limits.context_tokens);
         limits.output_tokens = settings.output_tokens.unwrap_or(limits.output_tokens);
     }
+    limits = overrides.unwrap_or_default().apply(limits);
     let price =
         catalogue::price(&target.name(), is_local && target.reach() == ServerLocation::Local, settings);
     let model = target.model.clone();
@@ -110,7 +116,15 @@ async fn link(
         Some(call_mode) => Arc::new(Prompted::new(inner, call_mode)),
         None => inner,
     };
-    Ok(ChainEntry::new(model, price))
+    // Models of Anthropic think only if they are asked to; those of other providers decide by themselves.
+    let has_to_ask = target.dialect() == Dialect::Anthropic && limits.reasoning;
+    let effort = overrides.and_then(|overrides| overrides.effort).or(has_to_ask.then_some(Effort::Medium));
+    Ok(ChainEntry::new(model, price).with_effort(effort))
+}
+
+/// How a model calls tools: its own setting, else that of all models.
+fn tool_mode(settings: &Settings, overrides: Option<ModelOverrides>) -> ToolMode {
+    overrides.and_then(|overrides| overrides.tools).unwrap_or(settings.tools)
 }
 
 /// The configured model, or a default that the server offers.
@@ -179,6 +193,37 @@ mod tests {
         );
         assert_eq!(initial_call_mode(ToolMode::Native, &served(Some(false), None)), None);
         assert_eq!(initial_call_mode(ToolMode::Prompted, &served(Some(true), None)), Some(CallMode::Schema));
+    }
+
+    #[tokio::test]
+    async fn settings_of_a_model_override_the_table() {
+        let connected = |overrides: ModelOverrides| async move {
+            let name = "anthropic/claude-sonnet-5";
+            let settings = Settings {
+                name: Some(name.into()),
+                key: Some(crate::Secret::new("k")),
+                context_tokens: Some(50_000),
+                overrides: [(name.to_owned(), overrides)].into(),
+                ..Settings::default()
+            };
+            connect(&settings).await.unwrap()
+        };
+        let plain = connected(ModelOverrides::default()).await;
+        assert_eq!((plain.limits().context_tokens, plain.limits().vision), (50_000, true));
+        assert_eq!(plain.default_effort(), Some(Effort::Medium), "it thinks only if it is asked to");
+        let set = connected(ModelOverrides {
+            context_tokens: Some(9_000),
+            vision: Some(false),
+            tools: Some(ToolMode::Prompted),
+            effort: Some(Effort::High),
+            ..ModelOverrides::default()
+        })
+        .await;
+        let limits = set.limits();
+        assert_eq!((limits.context_tokens, limits.vision, limits.native_tools), (9_000, false, false));
+        assert_eq!(set.default_effort(), Some(Effort::High));
+        let silent = connected(ModelOverrides { thinking: Some(false), ..ModelOverrides::default() }).await;
+        assert_eq!(silent.default_effort(), None);
     }
 
     #[tokio::test]

@@ -8,7 +8,7 @@ use crate::http::{self, Endpoint, ServerLocation};
 use crate::name::{Dialect, ModelName};
 use crate::provider::Target;
 use crate::secret::Secret;
-use crate::settings::Settings;
+use crate::settings::{NamedBy, Settings};
 
 /// The default silence timeout for a provider.
 const REMOTE_SILENCE: Duration = Duration::from_secs(180);
@@ -45,10 +45,18 @@ pub(crate) fn endpoint(
 }
 
 /// The key for a target. A provider that requires a key must have one, unless its base URL is overridden.
-fn key(target: &Target, settings: &Settings, position: ModelPosition) -> Result<Option<Secret>, ModelError> {
+pub(crate) fn key(
+    target: &Target,
+    settings: &Settings,
+    position: ModelPosition,
+) -> Result<Option<Secret>, ModelError> {
     let own = settings.key.clone().filter(|_| position == ModelPosition::First);
     let Some(provider) = target.provider else { return Ok(own) };
-    let found = own.or_else(|| settings.provider_keys.get(provider.id).cloned());
+    // A key of the operator's environment must not go to an address that was chosen over the API.
+    let is_chosen_address =
+        settings.named_by == Some(NamedBy::Choice) && target.base_url != provider.base_url;
+    let of_provider = settings.provider_keys.get(provider.id).filter(|_| !is_chosen_address);
+    let found = own.or_else(|| of_provider.cloned());
     if found.is_none() && !provider.is_local() && target.base_url == provider.base_url {
         let variables = provider.key_variables.join(" or ");
         let detail = format!("there is no key; set {variables}, or name a file as key_file in [model]");

@@ -11,6 +11,7 @@
 mod anthropic;
 mod catalogue;
 mod chain;
+mod choice;
 mod connect;
 mod discover;
 mod draft;
@@ -42,25 +43,28 @@ pub mod scripted;
 mod secret;
 mod settings;
 mod sse;
+mod trial;
 mod usage;
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 
+pub use choice::{ChosenModel, ModelChoice, NewModelChoice};
 pub use connect::connect;
 pub use discover::{Offer, Source, list};
 pub use embeddings::{Embeddings, MAX_TEXTS};
 pub use error::{ModelError, Retryable};
 pub use message::{Image, Message, Opaque, Part, Reasoning, ResultPart, Role, ToolCall, ToolResult};
-pub use model_status::{Survey, Trouble, UsedModel, survey};
+pub use model_status::{ModelOrigin, ModelStatus, ProviderInfo, Trouble, UsedModel, check_models};
 pub use name::{Dialect, ModelName};
 pub use output::{Answer, ModelEvent, ModelStream, StopReason, finish, read_stream};
 pub use price::{LongPrice, Money, Price};
 pub use provider::{PROVIDERS, Provider};
 pub use request::{Effort, ModelRequest, OutputSchema, ToolChoice, ToolSpec};
 pub use secret::Secret;
-pub use settings::{ModelLimits, Settings, ToolMode};
+pub use settings::{ModelLimits, ModelOverrides, NamedBy, Settings, ToolMode};
+pub use trial::{ModelTest, test_model};
 pub use usage::Usage;
 
 /// A language model.
@@ -78,6 +82,11 @@ pub trait Model: Send + Sync {
     }
     /// The cost of a request with this usage at the most expensive model; `None` if any price is unknown.
     fn cost_at_most(&self, _usage: &Usage) -> Option<Money> {
+        None
+    }
+    /// How much it thinks if a request does not say; `None` for what the provider does by itself. With fallbacks, that of
+    /// the first model.
+    fn default_effort(&self) -> Option<Effort> {
         None
     }
     /// Whether the answers are scripted.

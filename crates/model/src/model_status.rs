@@ -4,21 +4,79 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::choice::ChosenModel;
 use crate::connect::connect;
 use crate::discover::{Source, list};
 use crate::error::ModelError;
 use crate::name::ModelName;
-use crate::settings::{ModelLimits, Settings};
+use crate::provider::{PROVIDERS, Provider};
+use crate::settings::{ModelLimits, NamedBy, Settings};
 
 /// Which model agents use, and what else could be reached.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct Survey {
+pub struct ModelStatus {
     /// The model that agents use where a job names no other; absent where there is none.
     pub model: Option<UsedModel>,
+    /// What sets the model; absent where nothing does. Agents then use a local server, if one is found.
+    pub origin: Option<ModelOrigin>,
     /// Why there is none, or why the configured one cannot be asked now.
     pub trouble: Option<Trouble>,
     /// Servers and providers that were asked; the configured ones first.
     pub sources: Vec<Source>,
+    /// What an admin chose on this server. It has no effect while the configuration names a model.
+    pub choice: Option<ChosenModel>,
+    /// The providers that an admin can choose.
+    pub providers: Vec<ProviderInfo>,
+}
+
+/// What sets the model that agents use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ModelOrigin {
+    /// The configuration file.
+    File,
+    /// The environment of the server.
+    Environment,
+    /// An admin, over the API.
+    Chosen,
+}
+
+impl From<&NamedBy> for ModelOrigin {
+    fn from(named_by: &NamedBy) -> Self {
+        match named_by {
+            NamedBy::File(_) => Self::File,
+            NamedBy::Variable(_) => Self::Environment,
+            NamedBy::Choice => Self::Chosen,
+        }
+    }
+}
+
+/// A provider that can be chosen.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = ModelProvider)]
+pub struct ProviderInfo {
+    /// Its name in `provider/model`.
+    pub id: String,
+    /// Its address, unless the choice names another one.
+    pub address: String,
+    /// Whether it requires an API key.
+    pub requires_key: bool,
+    /// The variables of the server's environment that can have the key.
+    pub key_variables: Vec<String>,
+}
+
+impl ProviderInfo {
+    /// All providers.
+    #[must_use]
+    pub fn all() -> Vec<Self> {
+        let info = |provider: &Provider| Self {
+            id: provider.id.to_owned(),
+            address: provider.base_url.to_owned(),
+            requires_key: !provider.is_local(),
+            key_variables: provider.key_variables.iter().map(|&name| name.to_owned()).collect(),
+        };
+        PROVIDERS.iter().map(info).collect()
+    }
 }
 
 /// The model that agents use.
@@ -53,7 +111,7 @@ impl Trouble {
     }
 }
 
-impl Survey {
+impl ModelStatus {
     /// Whether agents have a usable model.
     #[must_use]
     pub fn is_usable(&self) -> bool {
@@ -61,8 +119,9 @@ impl Survey {
     }
 }
 
-/// Queries all servers and providers. Those that do not answer are listed with their error.
-pub async fn survey(settings: &Settings) -> Result<Survey, ModelError> {
+/// Queries all servers and providers. Those that do not answer are listed with their error. The caller adds what an
+/// admin chose.
+pub async fn check_models(settings: &Settings) -> Result<ModelStatus, ModelError> {
     let (sources, used) = futures::join!(list(settings), connect(settings));
     let sources = sources?;
     let is_named = settings.name.is_some() || settings.base_url.is_some();
@@ -73,5 +132,6 @@ pub async fn survey(settings: &Settings) -> Result<Survey, ModelError> {
         }
         Err(error) => (None, Some(Trouble::from(&error))),
     };
-    Ok(Survey { model, trouble, sources })
+    let origin = settings.named_by.as_ref().map(ModelOrigin::from);
+    Ok(ModelStatus { model, origin, trouble, sources, choice: None, providers: ProviderInfo::all() })
 }

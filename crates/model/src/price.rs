@@ -56,15 +56,15 @@ impl fmt::Display for Money {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Price {
-    /// Read anew.
+    /// Input that is not in the cache.
     pub input: f64,
-    /// Read from the cache; without a value like `input`.
+    /// Input that is read from the cache; default `input`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cached_input: Option<f64>,
-    /// Read anew and put into the cache; without a value like `input`.
+    /// Input that is written into the cache; default `input`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_write: Option<f64>,
-    /// Written.
+    /// Output.
     pub output: f64,
     /// Another price for requests that read more than so many tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -77,12 +77,12 @@ pub struct Price {
 pub struct LongPrice {
     /// Requests that read more than this.
     pub tokens: u64,
-    /// Read anew.
+    /// Input that is not in the cache.
     pub input: f64,
-    /// Read from the cache; without a value like `input`.
+    /// Input that is read from the cache; default `input`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cached_input: Option<f64>,
-    /// Written.
+    /// Output.
     pub output: f64,
 }
 

@@ -47,6 +47,16 @@ const fn provider(
 }
 
 impl Provider {
+    /// The provider with this id.
+    pub(crate) fn named(id: &str) -> Option<&'static Self> {
+        PROVIDERS.iter().find(|provider| provider.id == id)
+    }
+
+    /// The ids of all providers, for messages.
+    pub(crate) fn ids() -> String {
+        PROVIDERS.iter().map(|provider| provider.id).collect::<Vec<_>>().join(", ")
+    }
+
     /// Whether the provider is a local server that needs no key.
     pub fn is_local(&self) -> bool {
         self.key_variables.is_empty()
@@ -72,18 +82,16 @@ impl Target {
             let (address, model) = text.split_once('#').unwrap_or((text, ""));
             return Ok(Self { provider: None, model: model.to_owned(), base_url: base_url(address, key)? });
         }
-        let names = || PROVIDERS.iter().map(|provider| provider.id).collect::<Vec<_>>().join(", ");
         let wrong = |detail: String| ModelError::Settings { key: key.to_owned(), detail };
         let Some((id, model)) = text.split_once('/') else {
             return Err(wrong(format!(
                 "`{text}` is neither provider/model (providers: {}) nor an address such as http://127.0.0.1:8080/v1",
-                names()
+                Provider::ids()
             )));
         };
-        let found = PROVIDERS.iter().find(|provider| provider.id == id);
-        let provider = found.ok_or_else(|| {
+        let provider = Provider::named(id).ok_or_else(|| {
             let advice = "for another OpenAI-compatible server, give its address with #model";
-            wrong(format!("there is no provider `{id}`; there are {}; {advice}", names()))
+            wrong(format!("there is no provider `{id}`; there are {}; {advice}", Provider::ids()))
         })?;
         let is_plain = model.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#%\\".contains(&byte));
         if model.is_empty() || !is_plain || model.contains("..") {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use utoipa::ToSchema;
 
 use crate::message::Message;
 
@@ -26,9 +27,9 @@ pub struct ModelRequest {
     pub max_output_tokens: Option<u32>,
     /// 0 for deterministic answers, as far as the provider supports it; by default the provider's default.
     pub temperature: Option<f32>,
-    /// How much the model should think, if it supports that.
+    /// How much the model should think, if it can; by default what the provider does by itself.
     #[serde(default)]
-    pub effort: Effort,
+    pub effort: Option<Effort>,
     /// Indices of messages that end a prefix which later requests will repeat. Tools and system prompt are always
     /// considered stable. Only the last three count; providers with automatic caching ignore them.
     #[serde(default)]
@@ -72,13 +73,12 @@ pub enum ToolChoice {
     Tool(String),
 }
 
-/// How much a model should think before it answers.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// How much a model thinks before it answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Effort {
-    /// The provider's default.
-    #[default]
-    Unset,
+    /// Not at all, or as little as the model allows.
+    Off,
     Low,
     Medium,
     High,

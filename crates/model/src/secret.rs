@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Deserializer};
+
 /// A key. It prints as `***`, is not serializable, and is only accessible through [`Secret::reveal`].
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
@@ -22,6 +24,12 @@ impl Secret {
     #[must_use]
     pub fn redact(&self, text: &str) -> String {
         if self.0.len() < 4 { text.to_owned() } else { text.replace(&self.0, "***") }
+    }
+}
+
+impl<'de> Deserialize<'de> for Secret {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer).map(|text| Self::new(&text))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Token counts. They do not overlap: the total input is `input + cached_input + cache_write`.
+/// Token counts as a provider reports them, so sums saturate. They do not overlap: the total input is `input + cached_input + cache_write`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Usage {
@@ -21,12 +21,12 @@ pub struct Usage {
 impl Usage {
     /// Total input.
     pub fn prompt(&self) -> u64 {
-        self.input + self.cached_input + self.cache_write
+        self.input.saturating_add(self.cached_input).saturating_add(self.cache_write)
     }
 
     /// Total input and output.
     pub fn total(&self) -> u64 {
-        self.prompt() + self.output
+        self.prompt().saturating_add(self.output)
     }
 }
 
@@ -35,11 +35,11 @@ impl std::ops::Add for Usage {
 
     fn add(self, other: Self) -> Self {
         Self {
-            input: self.input + other.input,
-            cached_input: self.cached_input + other.cached_input,
-            cache_write: self.cache_write + other.cache_write,
-            output: self.output + other.output,
-            reasoning: self.reasoning + other.reasoning,
+            input: self.input.saturating_add(other.input),
+            cached_input: self.cached_input.saturating_add(other.cached_input),
+            cache_write: self.cache_write.saturating_add(other.cache_write),
+            output: self.output.saturating_add(other.output),
+            reasoning: self.reasoning.saturating_add(other.reasoning),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The three clocks that the orchestrator uses.
 //!
 //! The first is wall-clock time for people. It may jump: an administrator sets it, or a machine boots with the wrong
-//! year. The other two are monotonic and are used to measure durations. Decision 0049.
+//! year. The other two are monotonic and are used to measure durations. Decision 38.
 
 use std::sync::OnceLock;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};

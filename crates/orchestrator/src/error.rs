@@ -1,18 +1,18 @@
 //! The error type of the orchestrator.
 
+use job::{IllegalTransition, InvalidField, JobId, JobState};
 use protocol::{FileError, FileErrorCode, ProtocolError};
 use sandbox::SandboxError;
 
-use crate::ids::JobId;
-use crate::request::InvalidField;
-use crate::state::{IllegalTransition, JobState};
+/// The code of the event.
+pub(crate) const HOST_DISK_FULL: &str = "host_disk_full";
 
 /// An error that is returned to API callers.
 #[derive(Debug, thiserror::Error)]
 pub enum OrchestratorError {
     #[error("{0}")]
     Invalid(#[from] InvalidField),
-    #[error("there is no job {0}")]
+    #[error("no job {0}")]
     NoJob(JobId),
     /// A secret that the job uses is not available.
     #[error("secret {secret}: {why}")]
@@ -22,39 +22,40 @@ pub enum OrchestratorError {
         why: String,
     },
     /// The job has not prepared a model call yet.
-    #[error("no model was asked in job {0} yet")]
+    #[error("{0} has not called a model yet")]
     NoContext(JobId),
-    #[error("there is no event {at} in this job: it has 1 to {newest}")]
+    #[error("no event {at}; the events are 1 to {newest}")]
     NoEvent {
         /// The requested sequence.
         at: u64,
         /// The sequence of the newest event.
         newest: u64,
     },
-    #[error("there is no sandbox {0}")]
+    #[error("no sandbox {0}")]
     NoSandbox(JobId),
     /// The desktop cannot be started, or has stopped.
     #[error("{0}")]
     NoDesktop(String),
     /// The log of the job refers to no image with this digest.
-    #[error("there is no picture with the digest `{0}` in this job")]
+    #[error("no screenshot with the digest `{0}`")]
     NoScreenshot(String),
     #[error("job {job} has no output.zip: {why}")]
     NoArtifact { job: JobId, why: String },
+    /// The job has not left a file of this name.
+    #[error("job {job} has no download `{name}`: {why}")]
+    NoResultFile { job: JobId, name: String, why: String },
     /// The caller may only watch the sandbox.
-    #[error("whoever asks may only watch the sandbox of job {0}")]
+    #[error("this caller may only view the sandbox {0}")]
     ViewOnly(JobId),
     /// A user has taken over the sandbox; others may only watch.
-    #[error(
-        "{by} has taken over the sandbox of job {job}: others may watch it, and use it once it is handed back"
-    )]
+    #[error("{by} has taken over the sandbox {job}; it is read-only for others until it is handed back")]
     TakenOver {
         job: JobId,
         /// The user who holds the sandbox.
         by: String,
     },
     /// The operation is not possible in the job's current state.
-    #[error("job {job} is {state}: {problem}")]
+    #[error("{job} is {state}: {problem}")]
     WrongState {
         job: JobId,
         state: JobState,
@@ -68,24 +69,28 @@ pub enum OrchestratorError {
         retry_after_s: u64,
     },
     /// The limit on bare sandboxes is reached.
-    #[error(
-        "{count} sandboxes live already, and no more are allowed; end one, or try again in {retry_after_s} s"
-    )]
+    #[error("the limit of {count} sandboxes is reached; end one, or try again in {retry_after_s} s")]
     TooManySandboxes {
         /// Number of existing sandboxes.
         count: usize,
         retry_after_s: u64,
     },
-    #[error("there is no key `{0}`")]
+    #[error("no API key `{0}`")]
     NoKey(String),
-    #[error("this job has no shared link `{0}`; it may have ended")]
+    #[error("no valid share link `{0}`; it may have expired")]
     NoShare(String),
     /// The limit on shared links of the job is reached.
-    #[error("{job} has {most} links that hold, and no more are allowed; revoke one")]
+    #[error("{job} has reached the limit of {most} share links; revoke one")]
     TooManyShares {
         job: JobId,
         /// Maximum number of links per job.
         most: usize,
+    },
+    /// The configuration names a model, so that none can be chosen over the API.
+    #[error("{by} names the model of this server and has priority; remove it there to choose a model here")]
+    ModelConfigured {
+        /// The file or variable.
+        by: String,
     },
     /// An API key has reached one of its limits.
     #[error("{what}; try again in {retry_after_s} s or later")]
@@ -95,16 +100,16 @@ pub enum OrchestratorError {
         retry_after_s: u64,
     },
     /// The idempotency key was used before with a different request body.
-    #[error("the idempotency key was used before with another body")]
+    #[error("this idempotency key was used before with a different body")]
     IdempotencyMismatch,
     /// The first request with this idempotency key has not finished.
-    #[error("the first request with this idempotency key is still being received; try again in a moment")]
+    #[error("the first request with this idempotency key is still in progress; try again in a moment")]
     IdempotencyPending,
     /// Another server owns the job now; this one must stop writing to it.
-    #[error("job {0} has another owner now")]
+    #[error("another server now owns job {0}")]
     Fenced(JobId),
     /// A running server uses the data folder.
-    #[error("{folder} is in use by another caisson server; stop it, or set another data folder")]
+    #[error("{folder} is in use by another caisson server; stop that server, or choose another data folder")]
     FolderInUse { folder: String },
     /// Reading from or writing to the store failed.
     #[error("{what}")]
@@ -115,15 +120,13 @@ pub enum OrchestratorError {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The list of files that the job touched does not exist (yet).
-    #[error(
-        "job {0} has no list of files (yet): it is written as things happen where the host allows it, else when the job ends"
-    )]
+    #[error("{0} has no file list yet; on this host the list may only be written at the end")]
     NoFileList(JobId),
     /// The audit log cannot be read as requested.
     #[error("{0}")]
     Audit(String),
     /// Stored data cannot be decoded: it is damaged, or was written by a different version.
-    #[error("the store holds {what} that cannot be read")]
+    #[error("the database contains {what} that cannot be read")]
     Unreadable {
         /// What the data should be.
         what: String,
@@ -131,19 +134,17 @@ pub enum OrchestratorError {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// Another process has locked the database.
-    #[error("the database is held by another program; try again in a moment")]
+    #[error("the database is locked by another program; try again in a moment")]
     StoreBusy,
     /// The database or its folder cannot be written, or the disk fails.
-    #[error(
-        "the data folder cannot be written now ({why}); the server tries again until it can, nothing was lost"
-    )]
+    #[error("cannot write to the data folder ({why}); nothing is lost, and the server keeps retrying")]
     StoreUnavailable { why: String },
     /// The disk with the data folder is full.
-    #[error("the disk that holds the data folder is full; free some space, nothing was lost")]
+    #[error("the disk with the data folder is full; nothing is lost, free some space")]
     DiskFull,
     /// The disk that holds the sandbox disks has less free space than the sandboxes may need.
     #[error(
-        "the host's disk has {free_mib} MiB left, and sandboxes stand still until {needed_mib} MiB are free; nothing is lost"
+        "the host's disk has {free_mib} MiB left; sandboxes are paused until {needed_mib} MiB are free, nothing is lost"
     )]
     HostDiskFull {
         free_mib: u64,
@@ -160,7 +161,7 @@ pub enum OrchestratorError {
     #[error("{why}")]
     Agent { why: String },
     /// The driver of a job hit a bug in the server.
-    #[error("a fault of the server itself stopped the work ({what}); please report it")]
+    #[error("internal error ({what}); please report it")]
     Fault {
         /// The panic message.
         what: String,
@@ -174,7 +175,7 @@ pub enum OrchestratorError {
     #[error("{0}")]
     File(#[from] FileError),
     /// The connection to the guest failed.
-    #[error("speaking to the sandbox of the job")]
+    #[error("lost the connection to the sandbox")]
     Link(#[source] ProtocolError),
     /// The sandbox could not be created or found.
     #[error(transparent)]
@@ -213,6 +214,7 @@ impl OrchestratorError {
             Self::NoDesktop(_) => "no_desktop",
             Self::NoScreenshot(_) => "screenshot_not_found",
             Self::NoArtifact { .. } => "no_artifact",
+            Self::NoResultFile { .. } => "download_not_found",
             Self::NoContext(_) => "no_context",
             Self::NoEvent { .. } => "event_not_found",
             Self::WrongState { .. } => "wrong_state",
@@ -223,6 +225,7 @@ impl OrchestratorError {
             Self::NoKey(_) => "key_not_found",
             Self::NoShare(_) => "share_not_found",
             Self::TooManyShares { .. } => "too_many_shares",
+            Self::ModelConfigured { .. } => "model_configured",
             Self::KeyQuotaExceeded { .. } => "key_quota_exceeded",
             Self::IdempotencyMismatch => "idempotency_mismatch",
             Self::IdempotencyPending => "idempotency_pending",
@@ -233,7 +236,7 @@ impl OrchestratorError {
             Self::StoreBusy => "store_busy",
             Self::StoreUnavailable { .. } => "store_unavailable",
             Self::DiskFull => "server_disk_full",
-            Self::HostDiskFull { .. } => crate::host_disk::HOST_DISK_FULL,
+            Self::HostDiskFull { .. } => HOST_DISK_FULL,
             Self::Backup(_) => "backup_failed",
             Self::NoFileList(_) => "no_file_list",
             Self::Audit(_) => "audit_failed",
@@ -335,4 +338,8 @@ impl OrchestratorError {
             _ => Self::Io { doing, source },
         }
     }
+}
+
+pub(crate) fn file_error(code: FileErrorCode, message: String) -> OrchestratorError {
+    FileError { code, message }.into()
 }

@@ -1,10 +1,11 @@
 //! Prometheus metrics of the server. Counters start at zero with the process; the number of jobs per state is read
-//! from the store on each scrape. `docs/operations.md` lists all metrics.
+//! from the store on each scrape. `docs/operations/monitoring.md` lists all metrics.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use egress::{EgressEvent, Verdict};
+use job::{CallStatus, Event, EventBody, JobState, step_of_call};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -12,18 +13,12 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::error::OrchestratorError;
-use crate::event::{CallStatus, Event, EventBody};
-use crate::orchestrator::Orchestrator;
-use crate::state::JobState;
-use crate::view::step_of_call;
-
 /// Label names and values. Values come from small sets, because a label that callers could choose would use unbounded
 /// memory.
 type Labels<const COUNT: usize> = [(&'static str, String); COUNT];
 
 /// All states, so that a state without jobs is reported as 0.
-const STATES: [JobState; 9] = [
+pub(crate) const STATES: [JobState; 9] = [
     JobState::Draft,
     JobState::Queued,
     JobState::Starting,
@@ -37,9 +32,9 @@ const STATES: [JobState; 9] = [
 
 pub struct Metrics {
     registry: Mutex<Registry>,
-    jobs: Family<Labels<1>, Gauge>,
-    jobs_driven: Gauge,
-    sandboxes: Gauge,
+    pub(crate) jobs: Family<Labels<1>, Gauge>,
+    pub(crate) jobs_driven: Gauge,
+    pub(crate) sandboxes: Gauge,
     jobs_submitted: Counter,
     jobs_finished: Family<Labels<2>, Counter>,
     sandboxes_made: Counter,
@@ -221,7 +216,7 @@ impl Metrics {
         self.egress.get_or_create(&[("verdict", name_of(verdict))]).inc();
     }
 
-    fn render(&self) -> String {
+    pub(crate) fn render(&self) -> String {
         let mut text = String::new();
         let registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
         // Writing to a string does not fail.
@@ -230,7 +225,7 @@ impl Metrics {
     }
 
     /// Reads memory and file descriptor usage of this process from `/proc`.
-    fn look_at_process(&self) {
+    pub(crate) fn look_at_process(&self) {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         let kibibytes = resident.and_then(|rest| rest.trim().trim_end_matches(" kB").parse::<i64>().ok());
@@ -242,40 +237,17 @@ impl Metrics {
 }
 
 /// The serialized name, the same as in the API.
-fn name_of(value: impl serde::Serialize) -> String {
+pub(crate) fn name_of(value: impl serde::Serialize) -> String {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(name)) => name,
         _ => String::new(),
     }
 }
 
-impl Orchestrator {
-    /// The metrics, for other crates that count something.
-    #[must_use]
-    pub fn metrics(&self) -> &Metrics {
-        &self.core.metrics
-    }
-
-    /// All metrics in the OpenMetrics text format.
-    pub async fn render_metrics(&self) -> Result<String, OrchestratorError> {
-        let metrics = &self.core.metrics;
-        let counts = self.core.store.count_by_state().await?;
-        for state in STATES {
-            let count = counts.iter().find(|(known, _)| *known == state).map_or(0, |(_, count)| *count);
-            let gauge = metrics.jobs.get_or_create_owned(&[("state", name_of(state))]);
-            gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
-        }
-        metrics.jobs_driven.set(i64::try_from(self.core.live.count_jobs()).unwrap_or(i64::MAX));
-        metrics.sandboxes.set(i64::try_from(self.core.live.count_sandboxes()).unwrap_or(i64::MAX));
-        metrics.look_at_process();
-        Ok(metrics.render())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{CallEnd, CallRef};
+    use job::{CallEnd, CallRef};
 
     fn event(call: Option<&str>, body: EventBody) -> Event {
         let call = call.map(|id| CallRef { id: id.to_owned(), attempt: 1 });

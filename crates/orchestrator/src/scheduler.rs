@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::access::KeyId;
+use job::{JobId, KeyId};
+
 use crate::core::Core;
 use crate::driver::drive;
 use crate::error::OrchestratorError;
-use crate::ids::JobId;
 
 /// How long this server owns a job without renewing its lease.
 pub(crate) const LEASE_MS: i64 = 60_000;

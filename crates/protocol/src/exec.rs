@@ -79,7 +79,7 @@ pub struct Exec {
     /// Gives the process a terminal of this size instead of pipes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminal: Option<TerminalSize>,
-    /// Ends the whole process group after this time.
+    /// Ends the call and all its processes, daemons included, after this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
     /// Time between SIGTERM and SIGKILL.

@@ -20,7 +20,7 @@ pub struct Hello {
 pub struct Welcome {
     pub newest_version: u16,
     pub oldest_version: u16,
-    /// Changes when the guest restarts. Calls of an earlier boot are lost.
+    /// Changes when the guest restarts. Calls of an earlier boot are lost, so the host treats the sandbox as lost.
     pub boot_id: String,
     /// The version of the guest's build, for the log.
     pub build: String,
@@ -50,8 +50,8 @@ pub enum Request {
     Input { key: CallKey },
     /// Sends a signal to the call's process group. Reply: [`Reply::Done`].
     Signal { key: CallKey, signal: i32 },
-    /// Ends the call and its whole process tree: SIGTERM, the call's grace period, then SIGKILL. Reply when the call
-    /// has ended: [`Reply::Done`].
+    /// Ends the call and all its processes, daemons included: SIGTERM, the call's grace period, then SIGKILL. Reply
+    /// when the call has ended: [`Reply::Done`].
     Kill { key: CallKey },
     /// Resizes the call's terminal. Reply: [`Reply::Done`].
     Resize { key: CallKey, size: TerminalSize },

@@ -63,7 +63,7 @@ fn kernel_messages_keep_their_wire_format() {
     insta::assert_json_snapshot!("replies", [Reply::Kernels { kernels: vec![kernel] }]);
     let raised = ExecEnd::Raised { name: "ValueError".into(), message: "no".into() };
     let events = [
-        ended(raised, Some("the kernel was started anew".into())),
+        ended(raised, Some("the kernel was restarted".into())),
         ended(ExecEnd::KernelDied("signal 9".into()), None),
         ran_in_kernel(),
     ];

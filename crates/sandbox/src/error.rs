@@ -1,6 +1,7 @@
 //! Errors of sandbox backends.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
+use std::path::Path;
 
 use crate::spec::{Isolation, LimitKind, SandboxId};
 
@@ -24,10 +25,10 @@ pub enum SandboxError {
         remedy: String,
     },
     /// A required limit that this host cannot enforce.
-    #[error("this host cannot enforce the {limit} limit that was asked for: {why}")]
+    #[error("this host cannot enforce the requested {limit} limit: {why}")]
     LimitUnenforceable { limit: LimitKind, why: String },
     /// A limit outside the allowed range.
-    #[error("the {limit} limit {value} is not possible: {allowed}")]
+    #[error("the {limit} limit {value} is out of range: {allowed}")]
     LimitOutOfRange {
         limit: LimitKind,
         /// The requested value.
@@ -36,12 +37,12 @@ pub enum SandboxError {
         allowed: String,
     },
     /// The spec requires more isolation than this backend provides.
-    #[error("{asked:?} isolation was asked for, this backend gives {given:?}")]
+    #[error("the request needs {asked:?} isolation, but this backend provides only {given:?}")]
     InsufficientIsolation { asked: Isolation, given: Isolation },
     /// The disks of all sandboxes together could take more room than the host has, and the operator does not allow
     /// that.
     #[error(
-        "the disks of sandboxes could take {committed_mib} MiB more, the host's disk has {free_mib} MiB free, and `sandbox.disk_overcommit` is off"
+        "sandbox disks may grow by {committed_mib} MiB, the host's disk has only {free_mib} MiB free, and `namespace.disk_overcommit` is off"
     )]
     Overcommitted {
         /// How much more the disks could take, including the new one.
@@ -50,7 +51,7 @@ pub enum SandboxError {
         free_mib: u64,
     },
     /// There is no such image.
-    #[error("there is no image {0}")]
+    #[error("no image {0}")]
     NoImage(String),
     /// The sandbox does not exist or has ended.
     #[error("sandbox {id} is not running: {why}")]
@@ -92,7 +93,7 @@ impl SandboxError {
         matches!(self, Self::Unavailable { .. })
     }
 
-    /// Whether the same call may succeed later without anybody changing anything.
+    /// Whether the same call may succeed later without anyone changing anything.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
@@ -109,10 +110,13 @@ impl SandboxError {
     }
 }
 
+/// An error that names the operation and the path.
+pub(crate) fn failed(doing: &str, path: &Path, source: io::Error) -> SandboxError {
+    SandboxError::Io { doing: format!("{doing} {}", path.display()), source }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::io;
-
     use super::*;
 
     #[test]

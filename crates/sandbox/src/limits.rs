@@ -13,8 +13,6 @@ const PIDS: (u64, u64) = (8, 1 << 22);
 /// The kernel's upper bound for `fs.nr_open`; hosts are configured lower.
 const OPEN_FILES: (u64, u64) = (64, 1 << 30);
 const DISK_MIB: (u64, u64) = (16, 1 << 24);
-/// From this value on, `fs.file-max` counts as unlimited: a machine runs out of memory earlier.
-const NO_FILE_MAX: u64 = 1 << 40;
 
 /// A limit that is not enforced, with the reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -107,12 +105,6 @@ fn in_range(limit: LimitKind, value: u64, (least, most): (u64, u64)) -> Result<u
         return Ok(value);
     }
     Err(SandboxError::LimitOutOfRange { limit, value, allowed: format!("{least} to {most} are allowed") })
-}
-
-/// Half of the host's limit on open files of all processes. systemd lifts that limit; then memory limits open files.
-pub(crate) fn host_open_files_share() -> Option<u64> {
-    let most: u64 = std::fs::read_to_string("/proc/sys/fs/file-max").ok()?.trim().parse().ok()?;
-    (most < NO_FILE_MAX).then_some(most / 2)
 }
 
 #[cfg(test)]

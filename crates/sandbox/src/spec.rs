@@ -47,13 +47,41 @@ impl FromStr for SandboxId {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+/// The kinds of infrastructure, by the names used in flags, settings and reports.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BackendKind {
     /// Linux namespaces on this host.
+    #[default]
     Namespace,
     /// Containers of a Docker engine.
     Docker,
+}
+
+impl BackendKind {
+    pub const ALL: [Self; 2] = [Self::Namespace, Self::Docker];
+}
+
+impl fmt::Display for BackendKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Namespace => "namespace",
+            Self::Docker => "docker",
+        })
+    }
+}
+
+/// A name that no backend has.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a backend; there are namespace and docker")]
+pub struct UnknownBackend(String);
+
+impl FromStr for BackendKind {
+    type Err = UnknownBackend;
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let found = Self::ALL.into_iter().find(|kind| kind.to_string() == text);
+        found.ok_or_else(|| UnknownBackend(text.to_owned()))
+    }
 }
 
 /// Isolation levels, weakest first. A job gets the level it asked for or a stronger one, never a weaker one.
@@ -197,10 +225,14 @@ pub struct Observed {
 pub enum Phase {
     /// There is no such sandbox.
     Missing,
-    Starting,
-    /// The guest runs.
-    Running,
-    /// The guest is gone.
+    /// It was requested, and cannot be used yet.
+    Starting {
+        /// What it waits for.
+        message: String,
+    },
+    /// The guest runs and accepts links.
+    Ready,
+    /// It was requested, and is over: the guest is gone, or never ran.
     Ended(Ended),
 }
 
@@ -218,8 +250,14 @@ pub struct Ended {
 pub enum EndReason {
     /// The kernel killed the guest because the sandbox ran out of memory.
     OutOfMemory,
-    /// The guest or the launcher was killed or crashed.
+    /// The guest or what owns it was killed or crashed.
     Lost,
+    /// The infrastructure ended the sandbox because its host ran short of something.
+    Evicted,
+    /// The infrastructure ended the sandbox in favor of more important work.
+    Preempted,
+    /// The host that ran the sandbox is gone or does not answer.
+    HostLost,
     /// The sandbox could not be set up.
     NotStarted,
     /// Data written to the sandbox's disk did not reach storage.
@@ -309,4 +347,19 @@ pub enum CheckState {
     Weaker,
     /// Does not work.
     Missing,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn backends_have_one_name_in_text_and_in_json() {
+        for kind in BackendKind::ALL {
+            assert_eq!(kind.to_string().parse(), Ok(kind));
+            assert_eq!(serde_json::to_value(kind).unwrap(), kind.to_string());
+            let error = "podman".parse::<BackendKind>().unwrap_err().to_string();
+            assert!(error.contains(&kind.to_string()), "{error}");
+        }
+    }
 }

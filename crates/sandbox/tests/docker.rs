@@ -58,7 +58,7 @@ async fn killed_owner_is_reported_as_lost_through_a_relay() {
     host.kill_owner(id).await;
     let ended = loop {
         match host.backend.observe(id).await.unwrap().phase {
-            Phase::Running => tokio::task::yield_now().await,
+            Phase::Ready => tokio::task::yield_now().await,
             other => break other,
         }
     };
@@ -73,7 +73,7 @@ async fn remote_engine_limitations_are_reported() {
     assert!(!capabilities.enforced.contains(&LimitKind::Disk));
     let id = make(&host, &spec_for(&host)).await;
     let observed = host.backend.observe(id).await.unwrap();
-    assert_eq!(observed.phase, Phase::Running);
+    assert_eq!(observed.phase, Phase::Ready);
     assert_eq!(observed.unenforced.len(), 1, "{observed:?}");
     assert_eq!(observed.unenforced[0].0, LimitKind::Disk);
     assert!(observed.unenforced[0].1.contains("network"), "{observed:?}");
@@ -128,7 +128,7 @@ async fn missing_image_reference_is_refused_with_a_remedy() {
     }
     for (image, words) in [
         (Image::Named("caisson/nothing".into()), "pull = true"),
-        (Image::Named("--privileged".into()), "no reference"),
+        (Image::Named("--privileged".into()), "not a Docker image reference"),
         (Image::Host, "`default`"),
         (Image::Directory("/srv/image".into()), "docker import"),
     ] {
@@ -194,7 +194,7 @@ async fn restart_removes_containers_of_interrupted_image_builds() {
     host.restarted().preflight().await.unwrap();
     assert!(!Engine::has_container(&name("other")));
     Engine::create_container(&name("other"), &labels);
-    host.backend.settle().await.unwrap();
+    host.backend.cleanup().unwrap().finish().await.unwrap();
     assert!(!Engine::has_container(&name("other")));
 
     // The engine finishes the first request only now, while the next server requests the same container.
@@ -231,7 +231,7 @@ async fn missing_stopped_and_inaccessible_engines_have_different_errors() {
     let say = async |words: &str, may_come_back: bool| {
         let error = backend.preflight().await.unwrap_err();
         assert_eq!(error.is_unavailable(), may_come_back, "{error:?}");
-        let error = backend.ping().await.unwrap_err();
+        let error = backend.engine().unwrap().ping().await.unwrap_err();
         assert_eq!(error.is_unavailable(), may_come_back, "{error:?}");
         assert!(error.to_string().contains(words), "{error}");
         let checks = backend.checks().await;
@@ -241,10 +241,10 @@ async fn missing_stopped_and_inaccessible_engines_have_different_errors() {
         let error = backend.create(SandboxId::generate(), &spec).await.unwrap_err();
         assert!(error.to_string().contains(words), "{error}");
     };
-    say("there is no Docker engine", true).await;
+    say("no Docker engine", true).await;
     // A socket that nobody listens on.
     drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
-    say("is stopped", true).await;
+    say("is not running", true).await;
     std::fs::remove_file(&socket).unwrap();
     let listener = tokio::net::UnixListener::bind(&socket).unwrap();
     tokio::spawn(async move {

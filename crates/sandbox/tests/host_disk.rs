@@ -67,14 +67,14 @@ async fn data_loss_is_reported_permanently_to_every_server() {
     let id = make(&host, &spec()).await;
     let guest = Guest::of(&host.backend, id).await;
     guest.expect("head -c 5000000 /dev/urandom > kept").await;
-    assert_eq!(host.backend.sync_disk(id).await.unwrap(), DiskState::Whole);
-    assert_eq!(host.backend.disk_state(id).await.unwrap(), DiskState::Whole);
+    assert_eq!(host.backend.disk_monitor().unwrap().sync(id).await.unwrap(), DiskState::Whole);
+    assert_eq!(host.backend.disk_monitor().unwrap().state(id).await.unwrap(), DiskState::Whole);
 
     disk.fill();
     // The write succeeds from the program's point of view.
     guest.expect("head -c 20000000 /dev/zero | tr '\\0' x > lost").await;
     let restarted = host.restarted();
-    let damaged = restarted.sync_disk(id).await.unwrap();
+    let damaged = restarted.disk_monitor().unwrap().sync(id).await.unwrap();
     assert!(matches!(&damaged, DiskState::Damaged(_)), "{damaged:?}");
 
     std::fs::remove_file(disk.filler()).unwrap();
@@ -82,8 +82,8 @@ async fn data_loss_is_reported_permanently_to_every_server() {
     assert!(found.parse::<u64>().unwrap() < 20_000_000, "nothing was lost: the test shows nothing");
     // Even if there is room again: lost data stays lost.
     for backend in [&host.backend as &dyn sandbox::Backend, &*restarted] {
-        assert!(matches!(backend.sync_disk(id).await.unwrap(), DiskState::Damaged(_)));
-        assert!(matches!(backend.disk_state(id).await.unwrap(), DiskState::Damaged(_)));
+        assert!(matches!(backend.disk_monitor().unwrap().sync(id).await.unwrap(), DiskState::Damaged(_)));
+        assert!(matches!(backend.disk_monitor().unwrap().state(id).await.unwrap(), DiskState::Damaged(_)));
     }
     remove(&host, id).await;
 }
@@ -93,14 +93,14 @@ async fn written_and_unallocated_disk_space_is_reported() {
     let disk = SmallDisk::new(256);
     let host = host_on(disk.folder.path());
     let id = make(&host, &spec()).await;
-    let look = || async { host.backend.host_disk().await.unwrap().unwrap() };
+    let look = || async { host.backend.disk_monitor().unwrap().host_disk().await.unwrap() };
     let before = look().await;
     let of =
         |looked: &sandbox::HostDisk| looked.disks.iter().find(|disk| disk.sandbox == id).unwrap().clone();
     assert!((60 * MIB..=72 * MIB).contains(&of(&before).unallocated_bytes), "{before:?}");
     let guest = Guest::of(&host.backend, id).await;
     guest.expect("head -c 20000000 /dev/urandom > written").await;
-    host.backend.sync_disk(id).await.unwrap();
+    host.backend.disk_monitor().unwrap().sync(id).await.unwrap();
     let after = look().await;
     let taken = of(&before).unallocated_bytes - of(&after).unallocated_bytes;
     assert!((20_000_000..30_000_000).contains(&taken), "{before:?} {after:?}");

@@ -110,6 +110,7 @@ promises! {
         unavailable_isolation_is_refused an_unknown_image_is_refused
         files_can_be_moved_and_linked_across_directories a_restarted_backend_finds_and_removes_existing_sandboxes
         killing_the_owner_ends_the_sandbox a_killed_guest_is_reported_as_lost many_sandboxes_run_at_once
+        killing_a_call_ends_its_daemons
 }
 
 fn spec() -> SandboxSpec {
@@ -159,7 +160,7 @@ async fn commands_run_and_destroy_leaves_nothing(host: Host) {
     });
     guest.expect("echo hello > greeting; echo x > ~/x; echo x > $TMPDIR/x; ulimit -n").await;
     assert_eq!(guest.expect("cat $CAISSON_WORKSPACE/greeting; ulimit -n").await, "hello\n512");
-    assert_eq!(host.backend.observe(id).await.unwrap().phase, Phase::Running);
+    assert_eq!(host.backend.observe(id).await.unwrap().phase, Phase::Ready);
     assert!(!host.traces(id).is_empty(), "the traces of a sandbox can be seen");
     end(&host, id).await;
     assert_eq!(host.backend.observe(id).await.unwrap().phase, Phase::Missing);
@@ -224,7 +225,7 @@ async fn destroy_cleans_up_after_a_killed_launcher(host: Host) {
     guest.client.link().closed().await;
     let observed = loop {
         let observed = host.backend.observe(id).await.unwrap();
-        if observed.phase != Phase::Running {
+        if observed.phase != Phase::Ready {
             break observed;
         }
         tokio::task::yield_now().await;
@@ -279,7 +280,7 @@ async fn conformance_of_processes(host: &Host) {
 async fn named_image_is_refused_without_namespaces(host: Host) {
     let asked = SandboxSpec { image: Image::Directory("/usr".into()), ..spec() };
     let error = host.backend.create(SandboxId::generate(), &asked).await.unwrap_err();
-    assert!(error.to_string().contains("needs a root of its own"), "{error}");
+    assert!(error.to_string().contains("needs its own root"), "{error}");
     let asked = SandboxSpec { image: Image::Directory("/nonexistent".into()), ..spec() };
     let error = host.backend.create(SandboxId::generate(), &asked).await.unwrap_err();
     assert!(matches!(error, SandboxError::NoImage(_)), "{error:?}");

@@ -171,7 +171,7 @@ async fn sandbox_of_an_earlier_version_is_reported_lost_and_ended() {
     fs::rename(host.sandbox(id).join("launch.jsonl"), host.sandbox(id).join("launch.json")).unwrap();
     let Phase::Ended(ended) = host.backend.observe(id).await.unwrap().phase else { panic!("not told") };
     assert_eq!(ended.reason, EndReason::Lost);
-    assert!(ended.detail.contains("earlier version"), "{}", ended.detail);
+    assert!(ended.detail.contains("earlier, incompatible version"), "{}", ended.detail);
     remove(&host, id).await;
     // Checked with a pidfd: a process that has ended has a directory in /proc until its parent reaps it.
     let ended = poll(&mut [PollFd::new(&launcher, PollFlags::IN)], Some(&Timespec::default())).unwrap();
@@ -266,7 +266,7 @@ async fn destroyed_sandbox_leaves_no_data_on_the_host_disk() {
         assert!(is_found(&host.config.state_dir, &secrets), "they were never written");
         remove(&host, id).await;
     }
-    host.backend.settle().await.unwrap();
+    host.backend.cleanup().unwrap().finish().await.unwrap();
     assert!(!is_found(&host.config.state_dir, &secrets));
 }
 

@@ -19,15 +19,3 @@ pub enum ServerError {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }
-
-impl ServerError {
-    /// Whether the same call may succeed later if nothing is changed.
-    #[must_use]
-    pub fn is_retryable(&self) -> bool {
-        match self {
-            Self::NoListener | Self::AcceptStopped(_) | Self::AccessLog(_) | Self::Certificate { .. } => {
-                false
-            }
-        }
-    }
-}

@@ -4,11 +4,12 @@
 use std::collections::BTreeMap;
 
 use utoipa::IntoResponses;
-use utoipa::openapi::path::{Operation, PathItem};
+use utoipa::openapi::path::{Operation, ParameterIn, PathItem};
+use utoipa::openapi::schema::{SchemaType, Type};
 use utoipa::openapi::security::{
     ApiKey, ApiKeyValue, Http, HttpAuthScheme, SecurityRequirement, SecurityScheme,
 };
-use utoipa::openapi::{ContentBuilder, OpenApi, Ref, RefOr, Response, ResponseBuilder};
+use utoipa::openapi::{ContentBuilder, OpenApi, Ref, RefOr, Required, Response, ResponseBuilder, Schema};
 
 use crate::access::{Permission, SESSION_COOKIE};
 
@@ -24,6 +25,8 @@ pub(crate) fn add_route(document: &mut OpenApi, path: &str, permission: Permissi
             describe_as_sandbox(operation);
         }
         add_common_problems(operation);
+        refuse_null_headers(operation);
+        allow_empty_content(operation);
     }
     // axum marks a parameter that spans several path segments with a star, which OpenAPI cannot express.
     let path = path.replace("{*", "{");
@@ -51,7 +54,7 @@ fn add_access(operation: &mut Operation, permission: Permission) {
     }
     operation.security =
         Some([BY_KEY, BY_SESSION].map(|scheme| SecurityRequirement::new(scheme, [""; 0])).into());
-    let no_key = "`key_missing`, `key_unknown`: this server asks for a key";
+    let no_key = "`key_missing`, `key_unknown`: an API key is required";
     add_problem(operation, "401", no_key);
     add_problem(operation, "403", "`role_too_weak`: the key may not do this");
     add_problem(
@@ -76,6 +79,31 @@ fn describe_as_sandbox(operation: &mut Operation) {
     }
     if let Some(RefOr::T(response)) = operation.responses.responses.get_mut("404") {
         response.description = response.description.replace("`job_not_found`", "`sandbox_not_found`");
+    }
+}
+
+/// An absent header has no value; a header with the value null does not exist.
+fn refuse_null_headers(operation: &mut Operation) {
+    for parameter in operation.parameters.iter_mut().flatten() {
+        let RefOr::T(parameter) = parameter else { continue };
+        if let (ParameterIn::Header, Some(RefOr::T(Schema::Object(schema)))) =
+            (&parameter.parameter_in, &mut parameter.schema)
+            && let SchemaType::Array(types) = &mut schema.schema_type
+        {
+            types.retain(|name| *name != Type::Null);
+            if let [single] = types.as_slice() {
+                schema.schema_type = SchemaType::Type(single.clone());
+            }
+        }
+    }
+}
+
+/// Content of any type may be empty, and HTTP does not tell an empty body from an absent one.
+fn allow_empty_content(operation: &mut Operation) {
+    if let Some(RefOr::T(body)) = &mut operation.request_body
+        && body.content.keys().all(|media_type| media_type == "application/octet-stream")
+    {
+        body.required = Some(Required::False);
     }
 }
 
@@ -134,7 +162,12 @@ problems! {
     /// For operations on a job.
     JobProblems {
         "400": "`bad_job_id`: not the id of a job; `invalid_path`, `bad_sequence`, `invalid_query`: another part is wrong",
-        "404": "`job_not_found`; `no_artifact`, `no_file_list`: it has none (yet)",
+        "404": "`job_not_found`; `no_artifact`: it has none (yet)",
+    }
+    /// For downloads of a finished job.
+    DownloadProblems {
+        "400": "`bad_job_id`: not the id of a job; `invalid_path`: the name is not UTF-8",
+        "404": "`job_not_found`; `download_not_found`: the job has no such file, or has not ended",
     }
     /// For operations with a query.
     QueryProblems {
@@ -146,7 +179,7 @@ problems! {
         "408": "`body_timeout`: the body did not arrive in time",
         "413": "`body_too_large`",
         "415": "`unsupported_media_type`",
-        "422": "`invalid_field`: `field` says which; `limit_unenforceable`, `image_not_found`, ...",
+        "422": "`invalid_field`: `field` says which; `limit_unenforceable`, `limit_out_of_range`, `image_not_found`, ...",
     }
     /// For submitting a job.
     SubmitProblems {
@@ -154,7 +187,7 @@ problems! {
         "408": "`body_timeout`: the body did not arrive in time",
         "413": "`body_too_large`",
         "415": "`unsupported_media_type`",
-        "422": "`invalid_field`: `field` says which; `idempotency_mismatch`: the key came with another job; `limit_unenforceable`; `unknown_archive`, `broken_archive`: `field` names the part",
+        "422": "`invalid_field`: `field` says which; `idempotency_mismatch`: the key came with another job; `limit_unenforceable`; `limit_out_of_range`; `unknown_archive`, `broken_archive`: `field` names the part",
         "429": "`queue_full`: `Retry-After` says when to try again",
         "503": "`shutting_down`",
         "507": "`server_disk_full`",
@@ -163,6 +196,12 @@ problems! {
     QueueProblems {
         "429": "`queue_full`: `Retry-After` says when to try again",
         "503": "`shutting_down`",
+        "507": "`server_disk_full`",
+    }
+    /// For choosing a model.
+    ModelChoiceProblems {
+        "409": "`model_configured`: the configuration file or the environment names a model and has priority",
+        "503": "`store_unavailable`: the data folder cannot be written; `Retry-After` says when to try again",
         "507": "`server_disk_full`",
     }
     /// For creating a shared link.

@@ -33,19 +33,19 @@ pub(crate) struct ProblemAnswer<'a> {
     #[serde(rename = "type")]
     #[schema(example = "about:blank")]
     kind: &'a str,
-    /// The HTTP status in words.
+    /// The name of the HTTP status.
     #[schema(example = "Unprocessable Entity")]
     title: &'a str,
     /// The HTTP status.
     #[schema(example = 422)]
     status: u16,
-    /// What went wrong with this request, for people.
-    #[schema(example = "unknown tool `fly`, expected one of shell, python")]
+    /// The error message for this request.
+    #[schema(example = "`steps[0].tool` must be one of `shell`, `python`, not `fly`")]
     detail: &'a str,
-    /// A stable word for programs, such as `job_not_found`.
+    /// A stable error code for programs, such as `job_not_found`.
     #[schema(example = "invalid_field")]
     code: &'a str,
-    /// The field of the request that is meant.
+    /// The invalid field of the request.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = "steps[0].tool")]
     field: Option<&'a str>,
@@ -143,11 +143,7 @@ impl From<OrchestratorError> for Problem {
         let status = status_of(&error);
         if status.is_server_error() {
             // The response contains only the message. The sources may reveal details of the host.
-            tracing::error!(
-                code = error.code(),
-                error = &error as &dyn std::error::Error,
-                "a request failed"
-            );
+            tracing::error!(code = error.code(), error = &error as &dyn std::error::Error, "request failed");
         }
         let mut problem = Self::new(status, error.code(), error.to_string());
         match error {
@@ -185,13 +181,15 @@ fn status_of(error: &OrchestratorError) -> StatusCode {
         | OrchestratorError::NoShare(_)
         | OrchestratorError::NoRequest { .. }
         | OrchestratorError::NoArtifact { .. }
+        | OrchestratorError::NoResultFile { .. }
         | OrchestratorError::NoContext(_)
-        | OrchestratorError::NoFileList(_)
         | OrchestratorError::NoEvent { .. } => StatusCode::NOT_FOUND,
         OrchestratorError::WrongState { .. }
+        | OrchestratorError::NoFileList(_)
         | OrchestratorError::TakenOver { .. }
         | OrchestratorError::NoDesktop(_)
         | OrchestratorError::TooManyShares { .. }
+        | OrchestratorError::ModelConfigured { .. }
         | OrchestratorError::IdempotencyPending => StatusCode::CONFLICT,
         OrchestratorError::QueueFull { .. }
         | OrchestratorError::TooManySandboxes { .. }
@@ -236,7 +234,7 @@ fn status_of_file(code: FileErrorCode) -> StatusCode {
 
 #[cfg(test)]
 mod tests {
-    use orchestrator::{InvalidField, JobId, JobState};
+    use job::{InvalidField, JobId, JobState};
     use protocol::FileError;
 
     use super::*;
@@ -253,6 +251,11 @@ mod tests {
             (OrchestratorError::NoSandbox(job), 404, "sandbox_not_found"),
             (OrchestratorError::NoArtifact { job, why: "it runs".into() }, 404, "no_artifact"),
             (
+                OrchestratorError::NoResultFile { job, name: "x".into(), why: "it runs".into() },
+                404,
+                "download_not_found",
+            ),
+            (
                 OrchestratorError::WrongState { job, state: JobState::Running, problem: "x".into() },
                 409,
                 "wrong_state",
@@ -261,6 +264,7 @@ mod tests {
             (OrchestratorError::TooManySandboxes { count: 9, retry_after_s: 3 }, 429, "too_many_sandboxes"),
             (OrchestratorError::IdempotencyMismatch, 422, "idempotency_mismatch"),
             (OrchestratorError::IdempotencyPending, 409, "idempotency_pending"),
+            (OrchestratorError::ModelConfigured { by: "the file".into() }, 409, "model_configured"),
             (OrchestratorError::DiskFull, 507, "server_disk_full"),
             (OrchestratorError::HostDiskFull { free_mib: 1, needed_mib: 2 }, 503, "host_disk_full"),
             (OrchestratorError::ShuttingDown, 503, "shutting_down"),

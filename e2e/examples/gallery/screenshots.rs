@@ -98,7 +98,7 @@ pub(crate) fn take_with_keys(folder: &Path) {
         page.wait_for("the file is listed", "document.querySelector('.entry') !== null");
         page.evaluate("document.querySelector('[aria-label=\"Share files\"]').click()");
         page.evaluate(
-            "[...document.querySelectorAll('button')].find(b => b.innerText === 'Make a link').click()",
+            "[...document.querySelectorAll('button')].find(b => b.innerText === 'Create link').click()",
         );
         page.wait_for("the link is there", "document.querySelector('input.link') !== null");
         take_screenshot(&mut page, folder, "share", look);

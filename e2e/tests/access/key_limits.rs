@@ -1,6 +1,6 @@
 //! Per-key limits; the error names the limit.
 
-use e2e::{Options, Server, wait_until};
+use e2e::{Options, Server, free_port, http_client, wait_until};
 use model::scripted::{Order, Script, ScriptedAnswer, ScriptedServer};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -152,12 +152,30 @@ fn key_is_limited_to_its_requests_per_second() {
     let refused: Vec<_> = answers.iter().filter(|answer| answer.status == 429).collect();
     assert!(!refused.is_empty() && refused.len() < 12, "{} of 12 were refused", refused.len());
     let detail = refused[0].expect_problem(429, "rate_limited");
-    assert!(detail.contains("2 requests a second"), "{detail}");
+    assert!(detail.contains("2 requests per second"), "{detail}");
     assert_eq!(refused[0].header("retry-after"), "1");
     assert!(
         (0..20).all(|_| keyed.get(&keyed.admin, "/v1/models").status == 200),
         "others are not slowed down"
     );
+}
+
+#[test]
+fn requests_to_all_listeners_count_together() {
+    let port = free_port();
+    let config = format!("preview_listen = [\"127.0.0.1:{port}\"]\n");
+    let keyed = start(Options { config, ..Options::default() });
+    let target = "caisson-preview=01930d5e-7b1a-7c3e-9f00-3a5b1c2d4e6f-80";
+    let client = http_client().build().unwrap();
+    let mut number = 0;
+    // A new key each time: one that has waited for a second may send a request again.
+    wait_until("the preview listener refuses a key that has used up its requests at the API", || {
+        number += 1;
+        let key = keyed.key(&format!("ada-{number}"), "viewer", &json!({"requests_per_second": 1}));
+        while keyed.get(&key, "/v1/models").status != 429 {}
+        let request = client.get(format!("http://127.0.0.1:{port}/")).bearer_auth(&key);
+        request.header("Cookie", target).send().unwrap().status().as_u16() == 429
+    });
 }
 
 #[test]

@@ -129,9 +129,9 @@ fn first_key_created_offline_allows_listening_beyond_loopback() {
     server.get("/v1/jobs").expect_problem(401, "key_missing");
     let secret = made["secret"].as_str().unwrap();
     server.send(server.request(Method::GET, "/v1/jobs").bearer_auth(secret)).expect(200);
-    assert!(server.log().contains("without TLS"), "{}", server.log());
+    assert!(server.log().contains("no TLS on a public address"), "{}", server.log());
     let busy = caisson(&["keys", "list"]);
-    assert!(stderr(&busy).contains("leave --data"), "{}", stderr(&busy));
+    assert!(stderr(&busy).contains("omit --data"), "{}", stderr(&busy));
     server.stop();
     assert!(caisson(&["keys", "revoke", "ada"]).status.success());
     assert!(stdout(&caisson(&["keys", "list"])).contains("no keys"));
@@ -173,7 +173,7 @@ fn sandboxes_and_their_streams_belong_to_their_creator() {
     let id = made["sandbox_id"].as_str().unwrap();
     keyed
         .post(&bob, &format!("/v1/sandboxes/{id}/exec"), &json!({"command": "true"}))
-        .expect_problem(404, "job_not_found");
+        .expect_problem(404, "sandbox_not_found");
     keyed
         .post(&viewer, &format!("/v1/sandboxes/{id}/exec"), &json!({"command": "true"}))
         .expect_problem(403, "role_too_weak");

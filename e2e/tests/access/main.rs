@@ -3,6 +3,7 @@
 
 mod access_log;
 mod connection_floods;
+mod fixed_ports;
 mod key_limits;
 mod keyed_server;
 mod keys;

@@ -91,6 +91,13 @@ fn requests_above_a_maximum_are_refused_and_name_the_limit() {
     let answer = keyed.post(&keyed.admin, &format!("/v1/jobs/{id}/retry"), &json!({}));
     let detail = answer.expect_problem(422, "invalid_field");
     assert!(detail.contains("900000 is more than 512"), "{detail}");
+    // The default time limit is as long as anybody may ask for.
+    let answer = keyed.post(&big, &format!("/v1/jobs/{id}/extend"), &json!({"seconds": 1}));
+    let detail = answer.expect_problem(422, "invalid_field");
+    assert!(
+        detail.contains("601 is more than 600") && detail.contains("`wall_clock_s` in [limits.max]"),
+        "{detail}"
+    );
     let jobs = keyed.get(&keyed.admin, "/v1/jobs").expect(200).json();
     assert_eq!(jobs["jobs"].as_array().unwrap().len(), 1, "{jobs}");
 }

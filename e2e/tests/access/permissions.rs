@@ -62,6 +62,7 @@ const TABLE: [(Permission, &[&str]); 6] = [
             "get /v1/jobs/{id}",
             "get /v1/jobs/{id}/artifacts",
             "get /v1/jobs/{id}/context",
+            "get /v1/jobs/{id}/downloads/{name}",
             "get /v1/jobs/{id}/log",
             "get /v1/jobs/{id}/requests",
             "get /v1/jobs/{id}/start/{path}",
@@ -88,6 +89,7 @@ const TABLE: [(Permission, &[&str]); 6] = [
         &[
             "delete /v1/jobs/{id}",
             "post /v1/jobs/{id}/cancel",
+            "post /v1/jobs/{id}/extend",
             "post /v1/jobs/{id}/handback",
             "post /v1/jobs/{id}/message",
             "post /v1/jobs/{id}/pause",
@@ -99,7 +101,18 @@ const TABLE: [(Permission, &[&str]); 6] = [
             "post /v1/sandboxes/{id}/extend",
         ],
     ),
-    (Permission::Admin, &["get /v1/access-log", "get /v1/keys", "post /v1/keys", "delete /v1/keys/{name}"]),
+    (
+        Permission::Admin,
+        &[
+            "get /v1/access-log",
+            "get /v1/keys",
+            "post /v1/keys",
+            "delete /v1/keys/{name}",
+            "put /v1/models/choice",
+            "delete /v1/models/choice",
+            "post /v1/models/test",
+        ],
+    ),
 ];
 
 /// Paths that exist below both `/v1/jobs/{id}` and `/v1/sandboxes/{id}`.
@@ -123,6 +136,7 @@ const BELOW_BOTH: [(Permission, &[&str]); 2] = [
             "get /screenshot",
             "get /shares",
             "get /stats",
+            "get /stats/history",
         ],
     ),
     (
@@ -287,6 +301,7 @@ fn every_operation_is_allowed_only_to_permitted_roles_and_owners() {
 
         let expected = match operation.needs {
             Permission::Admin | Permission::ReadServer => weak.clone(),
+            _ if operation.path.starts_with("/v1/sandboxes/") => Some((404, "sandbox_not_found".to_owned())),
             _ if operation.has_id() => Some((404, "job_not_found".to_owned())),
             _ => None,
         };

@@ -102,6 +102,6 @@ fn cli_lists_and_revokes_share_links() {
     let id = left["shares"][0]["id"].as_str().unwrap();
     assert!(caisson(&["shares", "revoke", &job, &id[..8]]).status.success());
     let none = caisson(&["shares", "revoke", &job, &id[..8]]);
-    assert!(!none.status.success() && stderr(&none).contains("no link"), "{}", stderr(&none));
+    assert!(!none.status.success() && stderr(&none).contains("no valid link"), "{}", stderr(&none));
     assert_eq!(stdout(&caisson(&["shares", "list", &job])), "no links\n");
 }

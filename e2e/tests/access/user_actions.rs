@@ -53,6 +53,7 @@ fn user_actions_in_a_sandbox_are_in_the_jobs_hash_chain() {
         "stdin": "hello"});
     let ran = keyed.post(&bob, &format!("/v1/jobs/{job}/exec"), &exec).expect(200).json();
     assert_eq!(ran["exit_code"], 3, "{ran}");
+    keyed.post(&bob, &format!("/v1/jobs/{job}/extend"), &json!({"seconds": 60})).expect(200);
     keyed.post(&bob, &format!("/v1/jobs/{job}/cancel"), &Value::Null).expect(202);
     keyed.wait_for(&job, "cancelled");
 
@@ -87,6 +88,7 @@ fn user_actions_in_a_sandbox_are_in_the_jobs_hash_chain() {
                     "environment": ["TOKEN"], "stdin": {"bytes": 5, "sha256": HELLO}}}),
             ),
         ),
+        (by_bob(), (json!("time_limit_changed"), json!({"before_ms": 3_600_000, "after_ms": 3_660_000}))),
         (by_bob(), (json!("control_requested"), json!({"request": "cancel"}))),
     ];
     assert_eq!(found[7..], expected[..], "{found:#?}");
@@ -96,7 +98,9 @@ fn user_actions_in_a_sandbox_are_in_the_jobs_hash_chain() {
         Command::new(binary()).arg("audit").args(words).arg("--data").arg(data).output().unwrap()
     };
     let listed = stdout(&audit(&["actions", &job]));
-    for word in ["bob", &bob_id, "put a.txt (5 bytes)", "deleted d/b.txt", "asked to cancel", "exec"] {
+    for word in
+        ["bob", &bob_id, "put a.txt (5 bytes)", "deleted d/b.txt", "to 3660 s", "asked to cancel", "exec"]
+    {
         assert!(listed.contains(word), "no {word} in {listed}");
     }
     assert!(!listed.contains("value-of-it"), "{listed}");

@@ -93,7 +93,7 @@ fn job_origins_require_a_key_and_never_forward_it() {
     let refused = ask(&keyed, &origin, "/", &[]);
     assert_eq!(refused.status, 401, "{}", refused.head);
     let page = ask(&keyed, &origin, "/", &[("Accept", "text/html")]);
-    assert!(page.body.contains("asks for a key") && page.body.contains(&job), "{}", page.body);
+    assert!(page.body.contains("Login required") && page.body.contains(&job), "{}", page.body);
     for key in [&bob, &viewer] {
         assert_eq!(ask(&keyed, &origin, "/", &[("Authorization", &bearer(key))]).status, 401);
     }
@@ -269,7 +269,7 @@ fn cli_creates_share_links() {
     let job = keyed.schedule(&keyed.admin, "true");
     keyed.wait_for(&job, "complete");
     let made = keyed.caisson(Some(&keyed.admin), &["share", &job, "events", "--for", "30m"]);
-    assert!(made.status.success() && stderr(&made).contains("holds until"), "{}", stderr(&made));
+    assert!(made.status.success() && stderr(&made).contains("valid until"), "{}", stderr(&made));
     let api = format!("127.0.0.1:{}", keyed.server.port);
     let landed = ask(&keyed, &api, &path_of(stdout(&made).trim()), &[]);
     let cookie = cookie_of(&landed);

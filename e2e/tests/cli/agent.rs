@@ -33,7 +33,10 @@ fn agent_run_can_be_replayed_and_exported_as_equivalent_steps() {
         call("shell", json!({"command": "cp built.txt copy.txt"})),
         call("write_file", json!({"path": "sub/c.txt", "content": "a \n  b\nc\nd\n"})),
         call("apply_patch", json!({"patch": PATCH})),
-        call("finish", json!({"summary": "made"})),
+        ScriptedAnswer::calls(&[
+            ("plan", json!({"items": [{"text": "make it", "status": "done"}]})),
+            ("finish", json!({"summary": "made"})),
+        ]),
     ]);
     let ran = typed(&server, &["run", "make files", "--out", "first"]).expect(0);
     assert!(
@@ -51,9 +54,9 @@ fn agent_run_can_be_replayed_and_exported_as_equivalent_steps() {
     let steps = typed(&server, &["export", &id, "--steps"]).expect(0);
     run_cli_with_input(&server, &["run", "--steps", "-", "--out", "second"], &steps.stdout).expect(0);
     let files = |folder: &str| {
-        let bytes = std::fs::read(server.folder().join(folder).join("output.zip")).unwrap();
-        let mut zip = Archive::open(bytes);
-        ["a.txt", "b.txt", "copy.txt", "sub/c.txt", "new/d.txt"].map(|name| zip.text(name))
+        let folder = server.folder().join(folder);
+        let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
+        ["a.txt", "b.txt", "copy.txt", "sub/c.txt", "new/d.txt"].map(read)
     };
     assert_eq!(files("first"), ["two\n", "one\n", "built\n", "a\nB \u{1F600}'\"\nc\nd\ne\n", "new\n"]);
     assert!(!steps.stderr.contains("typed into"), "{}", steps.stderr);
@@ -61,8 +64,9 @@ fn agent_run_can_be_replayed_and_exported_as_equivalent_steps() {
     let trajectory = typed(&server, &["export", &id, "--atif"]).expect(0);
     let trajectory: Value = serde_json::from_str(&trajectory.stdout).unwrap();
     assert_eq!(trajectory["steps"][0]["message"], "make files");
-    assert_eq!(trajectory["steps"][2]["tool_calls"][0]["function_name"], "write_file");
-    assert_eq!(trajectory["final_metrics"]["total_steps"], 11);
+    // The task, what the agent learns about its sandbox, the plan.
+    assert_eq!(trajectory["steps"][3]["tool_calls"][0]["function_name"], "write_file");
+    assert_eq!(trajectory["final_metrics"]["total_steps"], 12);
 }
 
 #[test]
@@ -78,9 +82,17 @@ fn cli_shows_and_answers_a_question() {
         requests.contains("request-1 (question): Which colour?") && requests.contains("- red"),
         "{requests}"
     );
+    let inbox = typed(&server, &["requests"]).expect(0).stdout;
+    assert_eq!(inbox, format!("job {id}  ask me\n{requests}"));
+    let inbox = typed(&server, &["requests", "--json"]).expect(0).json();
+    assert_eq!(
+        (&inbox["requests"][0]["job_id"], &inbox["requests"][0]["id"]),
+        (&json!(id), &json!("request-1"))
+    );
     typed(&server, &["answer", &id, "request-1"]).expect(2);
     typed(&server, &["answer", &id, "request-1", "red"]).expect(0);
     server.job(&id).wait_for("complete");
+    typed(&server, &["requests"]).expect_message(0, &["no open requests"]);
 }
 
 #[test]
@@ -103,7 +115,7 @@ fn cli_prints_the_model_context_with_costs_at_any_event() {
     let wrong = typed(&server, &["context", &id, "--at", "tomorrow"]).expect(2).stderr;
     assert!(wrong.contains("`tomorrow` is not an event"), "{wrong}");
     let far = typed(&server, &["context", &id, "--at", "99999"]).expect(2).stderr;
-    assert!(far.contains("there is no event 99999 in this job: it has 1 to"), "{far}");
+    assert!(far.contains("no event 99999; the events are 1 to"), "{far}");
 }
 
 #[test]

@@ -57,6 +57,9 @@ pub(crate) fn command(folder: &Path, words: &[&str]) -> Command {
         "CAISSON_LOG",
         "CAISSON_RUN_DIR",
         "CAISSON_IMAGES",
+        "DISPLAY",
+        "WAYLAND_DISPLAY",
+        "BROWSER",
     ] {
         command.env_remove(name);
     }

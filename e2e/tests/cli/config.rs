@@ -28,7 +28,7 @@ fn config_errors_name_the_line_and_allowed_values() {
     for (line, words) in [
         (1, "log:"),
         (3, "did you mean jobs.max_running?"),
-        (4, "expected a whole number"),
+        (4, "must be a whole number"),
         (6, "0.01 and 1024"),
     ] {
         let told = shown
@@ -65,8 +65,8 @@ fn server_reports_all_configuration_errors_at_once() {
     finish(command(folder.path(), &["serve", "--config", "caisson.toml"]), "").expect_message(
         2,
         &[
-            "caisson.toml:1: size: there is no such setting outside of a section; `size` belongs below [pool]",
-            "caisson.toml:3: jobs.max_runing: there is no such setting; did you mean jobs.max_running?",
+            "caisson.toml:1: size: unknown setting outside of a section; `size` belongs below [pool]",
+            "caisson.toml:3: jobs.max_runing: unknown setting; did you mean jobs.max_running?",
             "caisson.toml:5: limits.cpus: 0 is not between 0.01 and 1024",
         ],
     );

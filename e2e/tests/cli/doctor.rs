@@ -23,8 +23,8 @@ fn unusable_data_folder_is_a_row_in_the_doctor_table() {
     let table = doctor(folder.path(), &["--data", "file/data"]).expect(1).stdout;
     let line = table.lines().position(|line| line.starts_with("no    data folder")).expect(&table);
     let remedy = table.lines().nth(line + 1).unwrap();
-    assert!(remedy.contains("-> name another folder: --data FOLDER"), "{table}");
-    for other in ["kernel", "namespaces", "seccomp", "control groups"] {
+    assert!(remedy.contains("-> choose another folder: --data FOLDER"), "{table}");
+    for other in ["kernel", "namespaces", "seccomp", "cgroups"] {
         assert!(
             table.lines().any(|line| line.get(6..).is_some_and(|line| line.starts_with(other))),
             "{table}"

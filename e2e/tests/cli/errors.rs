@@ -34,6 +34,20 @@ fn json_flag_prints_errors_as_json_with_a_code() {
 }
 
 #[test]
+fn serve_says_why_it_cannot_listen() {
+    let folder = tempfile::tempdir().unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap().to_string();
+    // An address that documentation may use and no machine has.
+    for (address, why) in
+        [(taken.as_str(), "another program uses the port"), ("192.0.2.1:8000", "does not have the address")]
+    {
+        let words = ["serve", "--insecure-listen", "--run-dir", "run", "--listen", address];
+        finish(command(folder.path(), &words), "").expect_message(2, &[address, why, "--listen"]);
+    }
+}
+
+#[test]
 fn exit_codes_distinguish_cli_failures_from_command_failures() {
     let server = Server::start();
     let id = server.create_sandbox(&json!({})).id.clone();

@@ -73,12 +73,12 @@ fn image_build_resumes_at_the_failed_stage() {
     let build = ["build", "--name", "mine", "--base", "small", "--recipe", "recipe"];
     place.run_cli_with_input(&build, &[("http_proxy", "http://127.0.0.1:9")]).expect_message(
         2,
-        &["stage `python` failed", "connection refused", "build.log", "goes on at this stage"],
+        &["stage `python` failed", "connection refused", "build.log", "resumes at this stage"],
     );
     assert!(!place.root("mine").exists(), "nothing half-finished is there");
     assert_eq!(fs::read("/etc/resolv.conf").ok(), name_servers, "the host's own is as it was");
     let built = place.run_cli_with_input(&build, &[("http_proxy", "http://127.0.0.1:8")]).expect(0);
-    assert!(built.stderr.contains("[2/6] packages was done before"), "{}", built.stderr);
+    assert!(built.stderr.contains("[2/6] packages already done"), "{}", built.stderr);
     assert!(built.stderr.contains("[6/6] finish   done in"), "{}", built.stderr);
     // The failed stage must clean up after its first run itself; the other stages ran once.
     assert_eq!(
@@ -93,7 +93,7 @@ fn image_build_resumes_at_the_failed_stage() {
     fs::write(files.join("motd"), "hello\n").unwrap();
     let built = place.run_cli_with_input(&build, &[("http_proxy", "http://127.0.0.1:9")]).expect(0);
     assert!(built.stderr.contains("on the image `mine` that is there"), "{}", built.stderr);
-    assert!(built.stderr.contains("[4/6] node     was done before"), "{}", built.stderr);
+    assert!(built.stderr.contains("[4/6] node     already done"), "{}", built.stderr);
     assert_eq!(
         fs::read_dir(place.folder.path().join("data/images")).unwrap().count(),
         2,
@@ -127,7 +127,7 @@ fn every_archive_format_survives_export_and_import() {
     assert_eq!(told, json!({"name": "small", "form": "oci", "path": "layout"}));
     place
         .typed(&["export", "small", "--tar", "-", "--json"])
-        .expect_message(2, &["both want standard output"]);
+        .expect_message(2, &["both write to standard output"]);
     let folder = place.folder.path();
     for (form, program) in [("b.tar.gz", "gzip"), ("c.tar.zst", "zstd")] {
         let packed = Command::new(program).arg("-c").arg(folder.join("a.tar")).output().unwrap();
@@ -148,9 +148,9 @@ fn every_archive_format_survives_export_and_import() {
         .current_dir(folder)
         .output();
     assert_eq!(String::from_utf8_lossy(&content.unwrap().stdout), "here\n");
-    let listed = place.typed(&["list", "--json"]).expect(0).json();
+    let listed = place.typed(&["list", "--json", "--data", "data"]).expect(0).json();
     assert_eq!(listed["images"].as_array().unwrap().len(), 6, "{listed}");
-    let table = place.typed(&["list"]).expect(0);
+    let table = place.typed(&["list", "--data", "data"]).expect(0);
     assert!(
         table.stdout.contains("Small") && table.stderr.contains("caisson image build"),
         "{}",
@@ -294,11 +294,11 @@ fn leftovers_of_an_interrupted_import_are_listed_and_removed() {
     fs::create_dir_all(work.join("import/etc")).unwrap();
     fs::write(work.join("import/etc/content"), vec![1; 3 << 20]).unwrap();
     fs::write(work.join("lock"), "").unwrap();
-    let listed = place.typed(&["list", "--json"]).expect(0).json();
+    let listed = place.typed(&["list", "--json", "--data", "data"]).expect(0).json();
     assert_eq!(listed["unfinished"][0]["name"], "half", "{listed}");
     assert_eq!(listed["images"].as_array().unwrap().len(), 1, "{listed}");
-    let told = place.typed(&["list"]).expect(0);
-    assert!(told.stderr.contains("`half` was left unfinished (3."), "{}", told.stderr);
+    let told = place.typed(&["list", "--data", "data"]).expect(0);
+    assert!(told.stderr.contains("`half` is unfinished (3."), "{}", told.stderr);
     place.typed(&["rm", "half"]).expect(0);
     assert!(!work.exists());
     place.typed(&["rm", "half"]).expect_message(2, &["no image `half`"]);

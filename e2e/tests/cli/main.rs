@@ -4,10 +4,12 @@
 mod agent;
 mod cli_command;
 mod config;
+mod described_server;
 mod doctor;
 mod errors;
 mod images;
 mod jobs;
+mod models;
 mod ports;
 mod run;
 mod sandboxes;

@@ -22,7 +22,7 @@ fn ports_are_listed_and_forwarded() {
     let server = Server::start();
     let id = typed(&server, &["sandboxes", "create"]).expect(0).stdout.trim().to_owned();
     let sandbox = server.sandbox(&id);
-    assert_eq!(typed(&server, &["ports", &id]).expect(0).stderr.trim(), "nothing listens in the sandbox");
+    assert_eq!(typed(&server, &["ports", &id]).expect(0).stderr.trim(), "no open ports in the sandbox");
     sandbox.put_file("echo.py", ECHO);
     let started = sandbox.exec("setsid /usr/bin/python3 echo.py > echo.log 2>&1 & echo started");
     assert_eq!(started["exit_code"], 0, "{started}");
@@ -61,5 +61,5 @@ fn ports_are_listed_and_forwarded() {
     typed(&server, &["ports", &id, "--forward", "80:x"]).expect_message(2, &["`x` is not a port"]);
     let taken = format!("{}:4321", server.port);
     typed(&server, &["ports", &id, "--forward", &taken])
-        .expect_message(2, &["is something else using the port?"]);
+        .expect_message(2, &["another program uses the port", "--forward"]);
 }

@@ -3,7 +3,7 @@
 use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;
 
-use e2e::{Archive, Server};
+use e2e::Server;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
@@ -18,8 +18,7 @@ fn local_run_returns_the_result_and_leaves_nothing() {
     let outcome = finish(command(folder.path(), &words), HELLO).expect(0);
     assert!(outcome.stdout.contains("[1/1] shell echo hello") && outcome.stdout.contains("\n  hello\n"));
     assert!(outcome.stdout.ends_with("complete\n"), "{}", outcome.stdout);
-    let mut zip = Archive::open(std::fs::read(folder.path().join("result/output.zip")).unwrap());
-    assert_eq!(zip.text("hello.txt"), "hello\n");
+    assert_eq!(std::fs::read_to_string(folder.path().join("result/hello.txt")).unwrap(), "hello\n");
     let left: Vec<_> = std::fs::read_dir(folder.path().join("data/once")).unwrap().collect();
     assert!(left.is_empty(), "{left:?}");
 }
@@ -45,10 +44,12 @@ fn leftovers_of_a_killed_run_are_removed_by_the_next() {
 fn run_exit_code_reflects_the_job_outcome() {
     let server = Server::start();
     run_cli_with_input(&server, &["run", "--steps", "-", "--out", "good"], HELLO).expect(0);
-    let failing = r#"[{"tool": "shell", "command": "exit 4"}]"#;
-    let failed = run_cli_with_input(&server, &["run", "--steps", "-", "--out", "bad"], failing).expect(1);
+    let failing = r#"[{"tool": "shell", "command": "echo other > hello.txt; exit 4"}]"#;
+    let failed = run_cli_with_input(&server, &["run", "--steps", "-", "--out", "good"], failing).expect(1);
     assert!(failed.stdout.contains("failed: step 1: exit code 4"), "{}", failed.stdout);
-    assert!(server.folder().join("bad/output.zip").is_file(), "the workspace of a failed job comes home too");
+    assert!(failed.stderr.contains("replaced good/hello.txt"), "{}", failed.stderr);
+    let hello = std::fs::read_to_string(server.folder().join("good/hello.txt")).unwrap();
+    assert_eq!(hello, "other\n", "the workspace of a failed job is downloaded too");
 }
 
 #[test]
@@ -100,7 +101,7 @@ fn an_interrupt_without_a_terminal_leaves_the_job_running() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("goes on") && said.contains("caisson cancel"), "{said}");
+    assert!(said.contains("keeps running") && said.contains("caisson cancel"), "{said}");
     let running = typed(&server, &["jobs", "--state", "running", "--json"]).expect(0).json();
     let id = running["jobs"][0]["job_id"].as_str().unwrap().to_owned();
     typed(&server, &["cancel", &id]).expect(0);
@@ -145,7 +146,7 @@ fn second_interrupt_aborts_a_local_run_and_names_the_loss() {
     let rest: Vec<String> = said.collect();
     assert_eq!(child.wait().unwrap().code(), Some(3), "{rest:?}");
     assert!(rest.iter().any(|line| line.contains("nothing is kept")), "{rest:?}");
-    assert!(!rest.iter().any(|line| line.contains("goes on")), "{rest:?}");
+    assert!(!rest.iter().any(|line| line.contains("keeps running")), "{rest:?}");
     assert_eq!(std::fs::read_dir(folder.path().join("data/once")).unwrap().count(), 0);
 }
 
@@ -175,13 +176,11 @@ fn run_json_output_names_the_result_path() {
         .expect(0)
         .lines();
     let last = lines.last().unwrap();
-    assert_eq!(
-        (&last["kind"], &last["data"]["path"]),
-        (&json!("result"), &json!("there/output.zip")),
-        "{last}"
-    );
-    let zip = std::fs::metadata(server.folder().join("there/output.zip")).unwrap();
-    assert_eq!(last["data"]["bytes"], zip.len());
+    assert_eq!((&last["kind"], &last["data"]["path"]), (&json!("result"), &json!("there")), "{last}");
+    assert!(last["data"]["bytes"].as_u64() > Some(0), "{last}");
+    assert!(server.folder().join("there/hello.txt").is_file());
+    let id = last["data"]["job_id"].as_str().unwrap();
+    assert!(!server.folder().join(format!("there/caisson-{id}.zip")).exists(), "the zip was left");
 }
 
 #[test]
@@ -215,7 +214,7 @@ fn interrupt_during_upload_leaves_no_draft() {
     let output = child.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(3), "{said}");
-    assert!(said.contains("never started"), "{said}");
+    assert!(said.contains("cancelled before it started"), "{said}");
     e2e::wait_until("the draft is cancelled", || in_state("cancelled") == 1 && in_state("draft") == 0);
 }
 

@@ -25,6 +25,9 @@ fn cli_creates_uses_and_ends_a_bare_sandbox() {
         run_cli_with_input(&server, &["exec", "-i", end, "wc -c"], "hello").expect(0).stdout.trim(),
         "5"
     );
+    typed(&server, &["exec", "mine", "echo by name > made.txt"]).expect(0);
+    typed(&server, &["cp", "mine:made.txt", "made.txt"]).expect(0);
+    assert_eq!(std::fs::read_to_string(server.folder().join("made.txt")).unwrap(), "by name\n");
     let reply = typed(&server, &["exec", "--json", end, "echo hi; exit 2"]).expect(2).json();
     assert_eq!(reply["stdout"], "hi\n");
     let counted =
@@ -32,6 +35,8 @@ fn cli_creates_uses_and_ends_a_bare_sandbox() {
     assert_eq!(counted["stdout"].as_str().unwrap().trim(), "5");
 
     typed(&server, &["sandboxes", "extend", end, "--ttl", "100"]).expect(0);
+    let extended = typed(&server, &["extend", end, "30m", "--json"]).expect(0).json();
+    assert_eq!(extended["ttl_s"], 1800.0);
     typed(&server, &["sandboxes", "rm", end]).expect(0);
     assert_eq!(typed(&server, &["sandboxes"]).expect(0).stdout, "no sandboxes\n");
     server.assert_nothing_left();
@@ -105,7 +110,7 @@ fn cp_stays_in_the_workspace_and_reports_skipped_files() {
     // A file name that is not UTF-8 cannot be requested.
     typed(&server, &["exec", &mine, "mkdir d; echo a > d/a; echo b > d/$'b\\xff'; echo z > d/z"]).expect(0);
     typed(&server, &["cp", &format!("{mine}:d"), "back"])
-        .expect_message(2, &["is left out", "2 were copied, and 1 could not be"]);
+        .expect_message(2, &["skipped", "2 files copied, 1 skipped"]);
     for (name, content) in [("a", "a\n"), ("z", "z\n")] {
         assert_eq!(std::fs::read_to_string(server.folder().join("back").join(name)).unwrap(), content);
     }
@@ -115,9 +120,11 @@ fn cp_stays_in_the_workspace_and_reports_skipped_files() {
 fn cancelling_or_pausing_a_bare_sandbox_is_refused() {
     let server = Server::start();
     let id = typed(&server, &["sandboxes", "create"]).expect(0).stdout.trim().to_owned();
-    for deed in ["cancel", "pause", "resume", "takeover"] {
-        let answer = server.post(&format!("/v1/jobs/{id}/{deed}"), &serde_json::json!({})).expect(404).json();
-        assert_eq!(answer["code"], "job_not_found", "{deed}: {answer}");
+    for action in ["cancel", "pause", "resume", "extend", "takeover"] {
+        let body =
+            if action == "extend" { serde_json::json!({"seconds": 60}) } else { serde_json::json!({}) };
+        let answer = server.post(&format!("/v1/jobs/{id}/{action}"), &body).expect(404).json();
+        assert_eq!(answer["code"], "job_not_found", "{action}: {answer}");
     }
     typed(&server, &["cancel", &id]).expect_message(2, &[&id]);
     typed(&server, &["exec", &id, "true"]).expect(0);

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::process::{Command, Output};
 
-use e2e::{Archive, binary};
+use e2e::binary;
 use serde_json::Value;
 
 /// The user's id; no user of the host has it.
@@ -16,7 +16,8 @@ set -e
 for name in passwd group subuid subgid; do [ -e /etc/$name ] || touch /etc/$name; mount --bind $name /etc/$name; done
 mount --bind "$BINARY" caisson
 exec setpriv --reuid=$USER_ID --regid=$USER_ID --clear-groups \
-    env -i PATH=/usr/bin:/bin:/usr/sbin:/sbin HOME=$PWD/home NO_COLOR=1 "$PWD/caisson" "$@"
+    env -i PATH=/usr/bin:/bin:/usr/sbin:/sbin HOME=$PWD/home XDG_RUNTIME_DIR=$PWD/run NO_COLOR=1 \
+    "$PWD/caisson" "$@"
 "#;
 
 /// Whether the host delegates subordinate ids to the user.
@@ -56,7 +57,8 @@ impl User {
             fs::write(path.join(name), text).unwrap();
         }
         fs::create_dir(path.join("home")).unwrap();
-        for owned in [path.to_path_buf(), path.join("home")] {
+        fs::create_dir(path.join("run")).unwrap();
+        for owned in [path.to_path_buf(), path.join("home"), path.join("run")] {
             chown(owned, Some(UID), Some(UID)).unwrap();
         }
         Self { folder }
@@ -95,12 +97,14 @@ fn assert_sandboxes_work(ids: Ids) {
         assert_eq!(ran.status.code(), Some(0), "{}", said(&ran));
         let who = if ids == Ids::Subordinate { "agent" } else { "root" };
         assert!(said(&ran).contains(&format!("\n  {who}\n")), "{}", said(&ran));
-        let zip = fs::read(user.folder.path().join(&out).join("output.zip")).unwrap();
-        assert_eq!(Archive::open(zip).text("made.txt"), "made\n");
+        let made = fs::read_to_string(user.folder.path().join(&out).join("made.txt")).unwrap();
+        assert_eq!(made, "made\n");
     }
     let once = user.folder.path().join("home/.local/share/caisson/once");
     let left: Vec<_> = fs::read_dir(&once).unwrap().collect();
     assert!(left.is_empty(), "{left:?}");
+    let outside: Vec<_> = fs::read_dir(user.folder.path().join("run")).unwrap().collect();
+    assert!(outside.is_empty(), "{outside:?}");
 }
 
 #[test]

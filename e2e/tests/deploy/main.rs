@@ -1,9 +1,14 @@
-//! What is shipped with the binary: the package, the systemd unit, the seccomp profile for containers.
+//! What is shipped with the binary: the package, the systemd unit, the seccomp profile for containers, `./run` and the
+//! README.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
+mod checkout;
+mod own_network;
 mod package;
+mod readme;
 mod run_script;
 mod rust;
+mod shell;
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt as _;

@@ -15,13 +15,11 @@ use super::run;
 const INSTALLED: [(&str, &str); 4] =
     [("libc6", "2.41-12"), ("libgcc-s1", "14.2.0-19"), ("e2fsprogs", "1.47.2-3"), ("mount", "2.41-5")];
 
-/// Builds the package with a stripped binary.
+/// Builds the package.
 fn build(out: &Path) -> PathBuf {
-    let small = out.join("caisson-binary");
-    run(Command::new("strip").arg("--strip-all").arg("-o").arg(&small).arg(binary()));
     let package = run(Command::new(source::root().join("deploy/debian/build"))
         .arg("--binary")
-        .arg(&small)
+        .arg(binary())
         .arg("--out")
         .arg(out)
         .env("DPKG_DEB_COMPRESSOR_TYPE", "none"));
@@ -152,7 +150,8 @@ fn package_removal_names_the_running_sandboxes() {
     launcher.wait().unwrap();
     let said = String::from_utf8_lossy(&removed.stderr).into_owned();
     assert!(removed.status.success(), "{said}");
-    let kill = said.split("to end them: kill").nth(1).unwrap_or_else(|| panic!("no word of it: {said}"));
+    let kill =
+        said.split("to stop them: kill").nth(1).unwrap_or_else(|| panic!("the process is not named: {said}"));
     let named: Vec<&str> = kill.lines().next().unwrap().split_whitespace().collect();
     assert!(named.contains(&launcher.id().to_string().as_str()), "{said}");
 }
@@ -222,7 +221,7 @@ fn package_is_refused_if_glibc_is_too_old_for_the_binary() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && said.contains("libc6"), "{said}");
     // The dependency is exactly the glibc version of the newest symbol that the binary needs.
-    let symbols = run(Command::new("objdump").arg("-T").arg(folder.path().join("caisson-binary")));
+    let symbols = run(Command::new("objdump").arg("-T").arg(binary()));
     let newest = symbols
         .split("GLIBC_2.")
         .skip(1)
@@ -231,6 +230,24 @@ fn package_is_refused_if_glibc_is_too_old_for_the_binary() {
         .unwrap();
     let depends = run(Command::new("dpkg-deb").arg("-f").arg(&package).arg("Depends"));
     assert!(depends.contains(&format!("libc6 (>= 2.{newest})")), "{depends} and not 2.{newest}");
+}
+
+#[test]
+fn lintian_finds_no_errors_in_the_package_and_its_binary_is_stripped() {
+    let folder = tempfile::tempdir().unwrap();
+    let package = build(folder.path());
+    let mut lintian = Command::new("lintian");
+    // Only tests build a package without compression.
+    let uncompressed = "uses-no-compression-for-control-tarball,uses-no-compression-for-data-tarball";
+    lintian.args(["--allow-root", "--fail-on", "error", "--suppress-tags", uncompressed]).arg(&package);
+    let output =
+        lintian.env("LC_ALL", "C.UTF-8").output().expect("lintian is missing: apt-get install lintian");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    run(Command::new("dpkg-deb").arg("-x").arg(package).arg(folder.path().join("tree")));
+    let binary = folder.path().join("tree/usr/bin/caisson");
+    let sections = run(Command::new("readelf").args(["--sections", "--wide"]).arg(binary));
+    assert!(sections.contains(" .text ") && !sections.contains(" .symtab "), "{sections}");
+    assert!(!sections.contains(".debug_info"), "{sections}");
 }
 
 #[test]

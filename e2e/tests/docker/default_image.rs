@@ -54,6 +54,6 @@ fn kernels_desktop_and_browser_work_in_a_container() {
     assert_eq!(ends[11]["screenshot"]["media_type"], "image/png", "{}", ends[11]);
     let mut output = job.output();
     assert_eq!(output.text("typed.txt"), "Grüße, 日本語\n");
-    assert!(output.read(".caisson/desktop.apng").starts_with(b"\x89PNG"));
+    assert!(job.download("desktop.apng").body.starts_with(b"\x89PNG"));
     engine.assert_nothing_left(&server);
 }

@@ -31,7 +31,7 @@ fn doctor_distinguishes_missing_and_usable_engines() {
     let (text, code) =
         doctor("[backend]\nkind = \"docker\"\n[docker]\nhost = \"unix:///nowhere/docker.sock\"\n");
     assert_eq!(code, Some(1), "{text}");
-    assert!(text.contains("there is no Docker engine at unix:///nowhere/docker.sock"), "{text}");
+    assert!(text.contains("no Docker engine at unix:///nowhere/docker.sock"), "{text}");
     assert!(text.contains("docker.io"), "no remedy: {text}");
     let engine = Engine::get();
     let good = format!("[backend]\nkind = \"docker\"\n[docker]\nhost = \"unix://{}\"\n", engine.socket());
@@ -77,7 +77,7 @@ fn doctor_and_job_report_missing_permission_for_the_engine_socket() {
         let output = command.output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success(), "{words:?}: {said}");
-        assert!(said.contains("this user may not open the Docker engine"), "{words:?}: {said}");
+        assert!(said.contains("this user may not access the Docker engine"), "{words:?}: {said}");
         assert!(said.contains("usermod -aG docker"), "{words:?} has no remedy: {said}");
     }
 }
@@ -88,7 +88,7 @@ fn server_without_an_engine_refuses_to_start() {
     let server = Server::prepare(Options { config, ..Options::default() });
     server.spawn();
     assert_ne!(server.wait().code(), Some(0));
-    assert!(server.log().contains("there is no Docker engine"), "{}", server.log());
+    assert!(server.log().contains("no Docker engine"), "{}", server.log());
 }
 
 #[test]

@@ -1,12 +1,12 @@
 //! Tasks done by an agent with a scripted model: everything except the model's answers is real.
 
-use model::scripted::{Fault, Script, ScriptedAnswer, ScriptedCall};
+use model::scripted::{Fault, Script, ScriptedAnswer, ScriptedCall, Times, When};
 use serde_json::json;
 
-use crate::scripted::{Scripted, call, finish, shell};
+use crate::scripted::{Scripted, call, finish, shell, wait_until_stuck};
 
 #[test]
-fn agent_task_completes_and_its_zip_contains_its_memory() {
+fn agent_task_completes_and_leaves_its_memory_beside_the_zip() {
     let scripted = Scripted::turns(vec![
         call("plan", json!({"items": [{"text": "write it", "status": "in_progress"}, {"text": "check it"}]})),
         call("write_file", json!({"path": "hello.py", "content": "print('hello from the agent')\n"})),
@@ -21,8 +21,9 @@ fn agent_task_completes_and_its_zip_contains_its_memory() {
     let status = job.wait_for("complete");
     let mut zip = job.output();
     assert_eq!(zip.text("out.txt"), "hello from the agent\n");
-    assert!(zip.text(".caisson/context.txt").contains("Write a program that says hello"));
-    let memory: serde_json::Value = serde_json::from_str(&zip.text(".caisson/memory.json")).unwrap();
+    assert!(!zip.names().iter().any(|name| name.starts_with(".caisson")), "{:?}", zip.names());
+    assert!(job.download("context.txt").text().contains("Write a program that says hello"));
+    let memory = job.download("memory.json").json();
     let history = memory["history"].to_string();
     assert!(history.contains("hello from the agent") && history.contains("python3 hello.py"), "{history}");
     assert!(
@@ -157,15 +158,34 @@ fn task_without_a_model_waits_until_one_is_configured() {
 }
 
 #[test]
-fn looping_model_ends_the_job_as_stuck_and_keeps_the_workspace() {
-    let circle = ScriptedAnswer {
-        times: model::scripted::Times(0),
-        ..shell("cat state 2>/dev/null; echo x > state; true")
-    };
-    let scripted = Scripted::sequence(vec![circle]);
+fn looping_model_pauses_the_job_as_stuck_until_it_is_told_what_to_do() {
+    let circle =
+        ScriptedAnswer { times: Times(0), ..shell("cat state 2>/dev/null; echo x > state; echo ran >> log") };
+    let told = When { user_contains: Some("stop circling".into()), ..When::default() };
+    let scripted = Scripted::sequence(vec![ScriptedAnswer { when: told, ..finish() }, circle]);
     let job = scripted.task("circle");
-    job.wait_for_failure("stuck");
-    assert_eq!(job.output().text("state"), "x\n");
+    let status = wait_until_stuck(&job);
+    let reason = status["reason"].as_str().unwrap();
+    assert!(reason.contains("the same call") && reason.contains("`caisson resume`"), "{reason}");
+    assert_eq!(status["hint"], status["reason"], "{status:#}");
+    let asked = scripted.model.requests().len();
+
+    // Resumed without a message, the agent has another chance and is told so.
+    job.post("resume", &json!({})).expect(202);
+    e2e::wait_until("it has gone on", || scripted.model.requests().len() > asked);
+    let resumed = scripted.model.requests()[asked].body.to_string();
+    assert!(resumed.contains("you were stuck, and a person lets you go on"), "{resumed}");
+    e2e::wait_until("it works again and gets stuck again", || {
+        scripted.model.requests().len() > asked + 3 && job.status()["detail"] == "paused: stuck"
+    });
+
+    // A message is enough to let it go on.
+    job.post("message", &json!({"text": "stop circling"})).expect(202);
+    job.wait_for("complete");
+    let mut zip = job.output();
+    assert_eq!(zip.text("state"), "x\n");
+    let runs = zip.text("log").lines().count();
+    assert!(runs < scripted.model.requests().len() - 4, "repeated calls are not run after a nudge: {runs}");
 }
 
 #[test]
@@ -195,4 +215,11 @@ fn workspace_instructions_are_sent_to_the_model() {
     assert!(body.contains("Always write tests first."), "{body}");
     assert!(body.contains("aééé") && body.contains("the first 16384 of 20001 bytes"), "{body}");
     assert!(!body.contains("Do what the package wants."), "{body}");
+    // What the sandbox is stands before the instructions, and lists the uploaded files.
+    let about = "What you work with:\\nSystem: ";
+    assert_eq!(body.matches(about).count(), 1, "{body}");
+    assert!(body.find(about) < body.find("Always write tests first."), "{body}");
+    for words in ["not root.", "  AGENTS.md (25 bytes)", "  web/\\n"] {
+        assert!(body.contains(words), "{words} is missing: {body}");
+    }
 }

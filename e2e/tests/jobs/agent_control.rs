@@ -4,7 +4,7 @@ use e2e::{Event, Follower, Job};
 use model::scripted::{ScriptedAnswer, When};
 use serde_json::json;
 
-use crate::scripted::{Scripted, call, finish, shell};
+use crate::scripted::{Scripted, call, finish, finish_plan, shell};
 
 #[track_caller]
 fn until_paused(events: &mut Follower<'_>, code: &str) -> Event {
@@ -137,7 +137,7 @@ fn plan_is_accepted_with_the_users_edits() {
     let scripted = Scripted::turns(vec![
         call("plan", json!({"items": ["my way"]})),
         shell("echo changed > changed"),
-        finish(),
+        finish_plan(&["your way"]),
     ]);
     let job = scripted.schedule(&json!({"task": "plan", "approve_plan": true}));
     let mut events = job.follow();

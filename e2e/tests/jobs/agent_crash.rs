@@ -5,7 +5,7 @@ use e2e::Event;
 use model::scripted::ScriptedAnswer;
 use serde_json::json;
 
-use crate::scripted::{Scripted, call, finish, shell};
+use crate::scripted::{Scripted, call, finish, finish_plan, shell};
 
 /// The agent's answers: each command records how often it ran.
 fn answers() -> Vec<ScriptedAnswer> {
@@ -26,7 +26,7 @@ fn answers() -> Vec<ScriptedAnswer> {
             letters: Some(2),
             ..shell("echo three after a slow answer >> log")
         },
-        finish(),
+        finish_plan(&["count"]),
     ]
 }
 
@@ -46,8 +46,8 @@ fn kill_at(what: &str, point: impl Fn(&Event) -> bool) {
     assert_eq!(job.output().text("a.txt"), "y\n");
     let count = |kind: &str| events.count(|event| event.is(kind));
     assert_eq!(count("model_answered"), 5, "every answer is there once: {}", events.summary());
-    assert_eq!(count("call_started"), 7, "{}", events.summary());
-    assert_eq!(count("call_ended"), 7, "{}", events.summary());
+    assert_eq!(count("call_started"), 8, "{}", events.summary());
+    assert_eq!(count("call_ended"), 8, "{}", events.summary());
     // The server does not request an answer again that is already in the log.
     let asked = scripted.model.requests().len();
     assert!((5..=6).contains(&asked), "the model was asked {asked} times: {}", events.summary());
@@ -123,7 +123,8 @@ fn agent_is_informed_of_a_lost_sandbox_and_repeats_the_work() {
     events.until_end();
     assert_eq!(job.status()["status"], "complete", "{}", events.summary());
     assert_eq!(job.output().text("made.txt"), "again\n");
-    let told = events.events.iter().find(|event| event.is("agent_notified")).expect("a notice");
+    let is_loss = |event: &&Event| event.is("agent_notified") && event.data()["code"] == "sandbox_lost";
+    let told = events.events.iter().find(is_loss).expect("a notice");
     let text = told.data()["text"].as_str().unwrap();
     assert!(text.contains("sandbox was lost") && text.contains("turn-1-1 (shell)"), "{text}");
     let interrupted = |event: &Event| event.is("call_ended") && event.data()["status"] == "interrupted";

@@ -9,7 +9,7 @@ use e2e::{Options, Server};
 use model::scripted::{Fault, Order, Script, ScriptedAnswer, ScriptedCall, ScriptedServer, Times};
 use serde_json::{Value, json};
 
-use crate::scripted::{Scripted, call, finish, model_section, shell};
+use crate::scripted::{Scripted, call, finish, model_section, shell, wait_until_stuck};
 
 /// A model that repeats these answers.
 fn circle(answers: &[ScriptedAnswer]) -> ScriptedServer {
@@ -81,7 +81,7 @@ fn out_of_memory_is_attributed_to_the_call_that_caused_it() {
 }
 
 #[test]
-fn every_kind_of_loop_ends_the_job_as_stuck() {
+fn every_kind_of_loop_pauses_the_job_as_stuck() {
     let malformed = ScriptedAnswer {
         calls: vec![ScriptedCall {
             name: "shell".into(),
@@ -110,7 +110,9 @@ fn every_kind_of_loop_ends_the_job_as_stuck() {
         })
         .collect();
     for (what, job, model) in started {
-        let status = job.wait_for_failure("stuck");
+        let status = wait_until_stuck(&job);
+        job.cancel().expect(202);
+        job.wait_for("cancelled");
         let nudged = model.requests().iter().any(|request| request.body.to_string().contains("Take care:"));
         assert!(nudged, "{what}: first a nudge: {status:#}");
         assert!(model.requests().len() < 40, "{what}");
@@ -253,9 +255,25 @@ fn job_clones_a_repository_revision_through_the_proxy() {
 }
 
 #[test]
+fn code_of_an_agent_runs_no_longer_than_the_operator_allows() {
+    let sleep = call("python", json!({"code": "import time\ntime.sleep(300)", "timeout_s": 600}));
+    let script = Script { order: Order::Turns, ..Script::of(vec![sleep, finish()]) };
+    let scripted = Scripted::start(script, "[limits.max]\nstep_timeout_s = 1\n");
+    let job = scripted.task("sleep");
+    let mut events = job.follow();
+    let ended = events.until("the end of the code", |event| event.is("call_ended"));
+    let text = ended.data()["result"]["text"].as_str().unwrap();
+    assert!(text.contains("1 s are the most that this server allows for one call"), "{text}");
+    job.wait_for("complete");
+}
+
+#[test]
 fn endlessly_repeating_answer_does_not_count_as_progress() {
     let forever = ScriptedAnswer { times: Times(0), ..ScriptedAnswer::text("Thinking about it.") };
     let scripted = Scripted::sequence(vec![forever]);
-    scripted.task("talk").wait_for_failure("stuck");
+    let job = scripted.task("talk");
+    wait_until_stuck(&job);
+    job.cancel().expect(202);
+    job.wait_for("cancelled");
     assert!(scripted.model.requests().len() < 10, "{}", scripted.model.requests().len());
 }

@@ -67,8 +67,8 @@ fn huge_long_line_and_binary_outputs_can_be_recalled() {
         read("turn-2-1", &json!({})),
         read("turn-2-1", &json!({"from_byte": 40_000})),
         read("turn-2-1", &json!({"from_byte": 80_000})),
-        read("turn-4-1", &json!({})),
-        read("turn-4-1", &json!({"from_byte": 30_000})),
+        read("turn-4-1", &json!({"from_line": 2})),
+        read("turn-4-1", &json!({"from_line": 2, "from_byte": 30_000})),
         call("history_search", json!({"query": "needleOfTheMiddle_4711"})),
     ];
     let starts = [1, 1501, 3001, 4501, 6001, 7501];
@@ -82,24 +82,31 @@ fn huge_long_line_and_binary_outputs_can_be_recalled() {
     assert_eq!(job.status()["status"], "complete", "{}", events.summary());
     let result = |turn: usize| mcp::result(&events, &format!("turn-{turn}-1"));
 
+    // The last line of a command's output: its exit code and its duration.
+    let end_of = |text: &str| {
+        let end = text[text.rfind('[').unwrap()..].to_owned();
+        assert!(end.starts_with("[exit code 0, ") && end.ends_with(" s]"), "{end}");
+        end
+    };
     // The previews state the size of the whole output.
-    let all = rows.len() + "[exit code 0]".len();
+    let end = end_of(&result(7));
+    let all = rows.len() + end.len();
     let preview = result(1);
     assert!(preview.contains(&format!(" of 170002 ({all} bytes in all)")), "{}", &preview[..200]);
     assert!(preview.contains("giving event `turn-1-1` and the lines"), "no way to read on");
-    assert!(preview.starts_with("row 1 of an") && preview.ends_with("prompt\n[exit code 0]"));
+    assert!(preview.starts_with("row 1 of an") && preview.ends_with(&format!("prompt\n{end}")));
     assert!(result(3).contains(" of 9002 ("), "{}", result(3));
-    assert!(result(4).contains("lines 1-1 of 1 ("), "{}", result(4));
+    assert!(result(4).contains("lines 2-2 of 2 ("), "{}", result(4));
 
     let row_lines = |from: usize, to: usize| {
         rows.split_inclusive('\n').skip(from - 1).take(to + 1 - from).collect::<String>()
     };
     assert!(result(5) == row_lines(1, 300), "{}", result(5));
     assert!(result(6) == row_lines(74_990, 75_010), "{}", result(6));
-    assert!(result(7) == row_lines(169_900, 170_001) + "[exit code 0]", "{}", result(7));
+    assert!(result(7) == row_lines(169_900, 170_001) + &end, "{}", result(7));
 
-    let line = format!("{numbers}\n[exit code 0]");
     let parts = [result(8), result(9), result(10)];
+    let line = format!("{numbers}\n{}", end_of(&parts[2]));
     assert!(text_of(&parts[0]).len() >= 40_000 && text_of(&parts[1]).len() >= 40_000, "{}", parts[0]);
     assert!(line.starts_with(text_of(&parts[0])) && line[40_000..].starts_with(text_of(&parts[1])));
     assert!(parts[2] == line[80_000..], "{}", parts[2]);
@@ -107,7 +114,7 @@ fn huge_long_line_and_binary_outputs_can_be_recalled() {
     for (at, start) in starts.into_iter().enumerate() {
         assert!(result(14 + at) == odd_lines(start, start + 1499), "{}", result(14 + at));
     }
-    assert_eq!(result(20), "line 9001\n[exit code 0]");
+    assert_eq!(result(20), format!("line 9001\n{}", end_of(&result(20))));
 
     let (first, second) = (result(11), result(12));
     assert!(text_of(&first).len() >= 30_000 && answered.starts_with(text_of(&first)), "{first}");

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::scripted::{Scripted, call, finish, shell};
+use crate::scripted::{Scripted, call, finish, finish_plan, shell};
 
 const BROKEN: &str =
     "def median(values):\n    ordered = sorted(values)\n    return ordered[len(ordered) // 2]\n";
@@ -32,7 +32,7 @@ fn agent_fixes_a_python_bug_with_acceptance_tests() {
         shell("python3 -m unittest -q 2>&1"),
         call("read_file", json!({"path": "stats.py"})),
         // Too early: the acceptance commands fail.
-        finish(),
+        finish_plan(&["see the tests fail", "fix median", "see them pass"]),
         call(
             "edit_file",
             json!({

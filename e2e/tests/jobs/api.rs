@@ -55,6 +55,12 @@ fn same_idempotency_key_returns_the_same_job() {
     assert_eq!(first["job_id"], again["job_id"]);
     assert_ne!(first["job_id"], other["job_id"]);
     submit(&json!({"steps": [shell("false")]}), "key-1").expect_problem(422, "idempotency_mismatch");
+    // The order of fields makes no difference.
+    let with_rule = |rule: Value| json!({"steps": [shell("true")], "egress": {"allow": [rule]}});
+    let first = submit(&with_rule(json!({"host": "a.example:22", "without_tls": true})), "key-3").json();
+    let again = submit(&with_rule(json!({"without_tls": true, "host": "a.example:22"})), "key-3").json();
+    assert_eq!(first["job_id"], again["job_id"]);
+    assert!(first["job_id"].is_string(), "{first:#}");
 }
 
 #[test]
@@ -151,6 +157,7 @@ fn unknown_job_is_not_found_on_every_route() {
         "/v1/jobs/ID",
         "/v1/jobs/ID/events",
         "/v1/jobs/ID/log",
+        "/v1/jobs/ID/downloads/manifest.json",
     ] {
         server.get(&path.replace("ID", id)).expect_problem(404, "job_not_found");
     }
@@ -164,9 +171,14 @@ fn output_zip_of_a_running_job_is_not_ready() {
     let server = Server::start();
     let job = waiting_job(&server);
     server.get(&format!("/jobs/{}/output.zip", job.id)).expect_problem(404, "no_artifact");
+    job.get("downloads/logs/agent.log").expect_problem(404, "download_not_found");
     assert!(job.status()["result"].is_null());
     job.put_file("stop", "");
     job.wait_for("complete");
+    assert!(job.download("logs/agent.log").text().contains("collecting"));
+    for name in ["usage.jsonl", "output.zip", "..%2F..%2Fcaisson.db", "nothing"] {
+        job.get(&format!("downloads/{name}")).expect_problem(404, "download_not_found");
+    }
 }
 
 #[test]

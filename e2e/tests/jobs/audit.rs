@@ -78,7 +78,7 @@ fn file_audit_lists_touched_files_with_process_and_call() {
     job.wait_for("complete");
     let list = job.get("audit/files").text();
     assert_touched(&lines(&list));
-    assert_eq!(job.output().text(".caisson/audit/files.jsonl"), list);
+    assert_eq!(job.download("audit/files.jsonl").text(), list);
     let kept = server.data().join("jobs").join(&job.id).join("audit/files.jsonl");
     assert_eq!(fs::read_to_string(kept).unwrap(), list);
     server.assert_nothing_left();
@@ -162,7 +162,7 @@ fn kernel_queue_overflow_is_a_gap_in_the_file_audit() {
 
 #[test]
 fn without_live_file_audit_the_difference_is_reported() {
-    let config = "[sandbox]\nlist_files = false\n".into();
+    let config = "[namespace]\nlist_files = false\n".into();
     let server = Server::start_with(Options { config, ..Options::default() });
     let job = server.schedule_steps(&[shell("mkdir d; echo x > d/made; echo y > gone; rm gone")]);
     job.wait_for("complete");
@@ -175,7 +175,7 @@ fn without_live_file_audit_the_difference_is_reported() {
     assert_eq!(told, [("created", "/workspace/d"), ("created", "/workspace/d/made")]);
 }
 
-fn audit(server: &Server, arguments: &[&str]) -> (bool, String) {
+pub(crate) fn audit(server: &Server, arguments: &[&str]) -> (bool, String) {
     let output = Command::new(binary())
         .arg("audit")
         .args(arguments)
@@ -210,7 +210,7 @@ fn audit_verifies_offline_and_detects_a_removed_job_by_its_head() {
     let (sound, said) = audit(&server, &["verify", &id, "--head", file, "--key", key.trim()]);
     assert!(sound && said.contains("1 kept elsewhere"), "{said}");
     let (sound, said) = audit(&server, &["verify", "--head", file, "--key", &"0".repeat(64)]);
-    assert!(!sound && said.contains("another key"), "{said}");
+    assert!(!sound && said.contains("an untrusted key"), "{said}");
     // Keys can be given without a head, and more than one.
     let keys = ["verify", "--key", &"0".repeat(64), "--key", key.trim()];
     let (sound, said) = audit(&server, &keys);
@@ -222,7 +222,7 @@ fn audit_verifies_offline_and_detects_a_removed_job_by_its_head() {
     assert!(matches!(job.delete().status, 200 | 204));
     // The server has deleted the job and signed a statement about it.
     let (sound, said) = audit(&server, &["verify", "--head", file]);
-    assert!(sound && said.contains("deleted by anybody") && said.contains("1 were deleted"), "{said}");
+    assert!(sound && said.contains("deleted by anybody") && said.contains("1 jobs were deleted"), "{said}");
     let (exported, statement) = audit(&server, &["export-head", &id]);
     let statement: Value =
         serde_json::from_str(&statement).unwrap_or_else(|error| panic!("{error}: {statement}"));
@@ -262,13 +262,13 @@ fn missing_signed_heads_are_detected_even_after_a_restart() {
     server.kill9();
     let (sound, said) = audit(&server, &["verify"]);
     assert!(sound && said.contains("1 of 1 jobs are sound"), "{said}");
-    assert!(said.contains("\nchecked: whether signed heads between others were removed\n"), "{said}");
-    assert!(said.contains("\nnot checked: whether the newest signed heads were removed"), "{said}");
+    assert!(said.contains("\nchecked: removal of signed heads between others\n"), "{said}");
+    assert!(said.contains("\nnot checked: removal of the newest signed heads"), "{said}");
     let (_, head) = audit(&server, &["export-head", &job.id]);
     let file = server.data().join("kept.jsonl");
     fs::write(&file, &head).unwrap();
     let (sound, said) = audit(&server, &["verify", "--head", file.to_str().unwrap()]);
-    assert!(sound && said.contains("\nchecked: whether the newest signed heads were removed"), "{said}");
+    assert!(sound && said.contains("\nchecked: removal of the newest signed heads"), "{said}");
     let database = server.data().join("caisson.db");
     assert!(change(&database, "DELETE FROM heads"));
     assert!(change(&database, "UPDATE jobs SET state = 'failed'"));
@@ -284,7 +284,7 @@ fn missing_signed_heads_are_detected_even_after_a_restart() {
 }
 
 #[test]
-fn modified_zip_or_file_audit_is_detected() {
+fn modified_zip_or_result_file_is_detected() {
     let server = Server::start();
     let job = server.schedule_steps(&[shell("echo hello > a.txt")]);
     job.wait_for("complete");
@@ -295,9 +295,8 @@ fn modified_zip_or_file_audit_is_detected() {
     assert!(sound && said.contains("output.zip as stored"), "{said}");
     assert_eq!(said.matches("audit/files.jsonl as stored").count(), 2, "of the sandbox too: {said}");
     let folder = server.data().join("jobs").join(&job.id);
-    for (path, name) in
-        [(folder.join("output.zip"), "output.zip"), (folder.join("audit/files.jsonl"), "files.jsonl")]
-    {
+    for name in ["output.zip", "audit/files.jsonl", "manifest.json", "memory.json"] {
+        let path = folder.join(name);
         let before = fs::read(&path).unwrap();
         let mut changed = before.clone();
         changed[0] ^= 1;
@@ -306,7 +305,7 @@ fn modified_zip_or_file_audit_is_detected() {
         assert!(!sound && said.contains(&format!("{name} was changed")), "{said}");
         fs::remove_file(&path).unwrap();
         let (sound, said) = audit(&server, &["verify", &job.id]);
-        assert!(sound && said.contains(&format!("{name} is not there any more")), "{said}");
+        assert!(sound && said.contains(&format!("{name} is missing")), "{said}");
         fs::write(&path, before).unwrap();
     }
     assert!(audit(&server, &["verify"]).0);

@@ -42,6 +42,56 @@ fn bare_sandbox_is_created_listed_kept_alive_and_ended() {
 }
 
 #[test]
+fn messages_about_a_bare_sandbox_do_not_mention_jobs() {
+    let server = Server::start();
+    let assert_refused = |answer: &e2e::Answer, what: &str| {
+        assert!(answer.status >= 400, "{what}: {}", answer.status);
+        let problem = answer.json();
+        let detail = problem["detail"].as_str().unwrap();
+        let mut words = detail.split(|letter: char| !letter.is_alphanumeric());
+        assert!(!words.any(|word| matches!(word, "job" | "Job" | "jobs" | "Jobs")), "{what}: {detail}");
+    };
+    for body in [json!({"colour": 1}), json!({"steps": []}), json!({"ttl_s": 0}), json!({"image": "no such"})]
+    {
+        assert_refused(&server.post("/v1/sandboxes", &body), &body.to_string());
+    }
+    let sandbox = server.create_sandbox(&json!({"image": "host"}));
+    let refuse_all = |id: &str, state: &str| {
+        let nothing = "0".repeat(64);
+        for path in ["files/none", "ports/9", "events?from=x"].map(str::to_owned).into_iter().chain([
+            "terminal".to_owned(),
+            "exec/stream".to_owned(),
+            format!("pictures/{nothing}"),
+        ]) {
+            let answer = server.get(&format!("/v1/sandboxes/{id}/{path}"));
+            assert_refused(&answer, &format!("{state}: GET {path}"));
+        }
+        for (path, body) in [
+            ("exec", json!({"command": " "})),
+            ("code", json!({"code": "1", "kernel": "none"})),
+            ("kernels/python3/restart", json!({})),
+            ("input", json!({"action": "fly"})),
+            ("extend", json!({"ttl_s": -1})),
+            ("shares", json!({"view": "nothing"})),
+            ("files/none", json!({"move_to": "b"})),
+        ] {
+            let answer = server.post(&format!("/v1/sandboxes/{id}/{path}"), &body);
+            assert_refused(&answer, &format!("{state}: POST {path}"));
+        }
+        for path in ["files/none", "shares/0f"] {
+            let path = format!("/v1/sandboxes/{id}/{path}");
+            let answer = server.send(server.request(Method::DELETE, &path));
+            assert_refused(&answer, &format!("{state}: DELETE {path}"));
+        }
+    };
+    refuse_all(&sandbox.id, "running");
+    sandbox.end().expect(204);
+    refuse_all(&sandbox.id, "ended");
+    refuse_all("01930d5e-7b1a-7c3e-9f00-3a5b1c2d4e6f", "unknown");
+    refuse_all("nonsense", "no id");
+}
+
+#[test]
 fn sandbox_and_job_ids_are_not_interchangeable() {
     let server = Server::start();
     let sandbox = server.create_sandbox(&json!({}));

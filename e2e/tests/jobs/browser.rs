@@ -1,7 +1,7 @@
 //! The tool `browser`: opens a page that a job serves, reads and uses it, and takes screenshots.
 
 use e2e::images::default_images;
-use e2e::{Options, Server, shell};
+use e2e::{ExternalServer, Options, Server, host_name, respond, shell};
 use serde_json::{Value, json};
 
 const PAGE: &str = r#"<!doctype html><title>Shop</title><h1>Fruit</h1>
@@ -194,4 +194,61 @@ fn restarted_browser_does_not_present_an_empty_page_as_the_old_one() {
     for index in [3, 7, 11] {
         assert_eq!(ends[index]["text"], "here", "{}", ends[index]);
     }
+}
+
+const SIGN_IN: &str = r#"<!doctype html><title>Sign in</title><form action=/welcome>
+<label>Name <input name=name autocomplete=name></label><label>Street <input name=street autocomplete=street-address></label>
+<label>Mail <input name=mail type=email autocomplete=username></label>
+<label>Password <input name=password type=password autocomplete=current-password></label>
+<label>Note <textarea name=note></textarea></label><button>Sign in</button></form>"#;
+
+/// Longer than Chromium waits after its start before it looks for updates of components, which is a minute.
+const IDLE_SECONDS: u32 = 100;
+
+#[test]
+fn browser_connects_only_to_the_hosts_of_pages() {
+    let outside = ExternalServer::http_on_host_name(|head, client| match head.split(' ').nth(1) {
+        Some(path) if path.starts_with("/welcome") => {
+            respond(client, b"<!doctype html><title>Welcome</title><p>signed in")
+        }
+        _ => respond(client, SIGN_IN.as_bytes()),
+    });
+    let config = format!("[egress]\nallow_ranges = [\"{}\"]\n", outside.address);
+    let server = Server::start_with(Options { images: Some(default_images()), config, ..Options::default() });
+    let place = format!("{}:{}", host_name(), outside.port);
+    let fill = |name: &str, value: &str| {
+        browser(json!({"action": "fill", "selector": format!("[name={name}]"), "value": value}))
+    };
+    let steps = [
+        browser(json!({"action": "open", "url": format!("http://{place}/")})),
+        fill("name", "Ada Example"),
+        fill("street", "1 Long Strete"),
+        fill("mail", "ada@example.org"),
+        fill("password", "correct horse"),
+        fill("note", "a wrod that is mispelled"),
+        browser(json!({"action": "click", "text": "Sign in"})),
+        browser(json!({"action": "wait", "text": "signed in"})),
+        browser(json!({"action": "wait", "seconds": IDLE_SECONDS})),
+        // A browser that a person opens has another profile.
+        json!({"tool": "gui", "action": "launch", "command": "chromium"}),
+        browser(json!({"action": "wait", "seconds": IDLE_SECONDS / 5})),
+    ];
+    let job = server.schedule(&json!({"steps": steps, "image": "default", "egress": {"allow": [place]}}));
+    let mut events = job.follow();
+    events.until_end();
+    assert_eq!(job.status()["status"], "complete", "{}", events.summary());
+    let network = job.get("network").expect(200).json();
+    let connections = network["connections"].as_array().unwrap();
+    let to_page = |connection: &&Value| {
+        connection["host"] == host_name()
+            && connection["port"] == outside.port
+            && connection["verdict"] == "allowed"
+    };
+    let (own, others): (Vec<&Value>, Vec<&Value>) = connections.iter().partition(to_page);
+    assert!(!own.is_empty(), "the page was not loaded through the proxy: {network:#}");
+    assert!(others.is_empty(), "{others:#?}");
+    assert_eq!(network["totals"]["refused"], 0, "{network:#}");
+    assert_eq!(events.count(|event| event.is("input_requested")), 0, "{}", events.summary());
+    let heads = outside.heads();
+    assert!(heads.iter().any(|head| head.contains("/welcome?name=Ada")), "{heads:#?}");
 }

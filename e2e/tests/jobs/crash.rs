@@ -36,8 +36,28 @@ fn assert_ran_once(server: &Server, job: &Job<'_>, events: &Follower<'_>) {
     assert_eq!(events.count(Event::is_end), 1, "{}", events.summary());
     assert_eq!(events.output("step-2.1", "stdout"), "two begins\ntwo ends\n", "{}", events.summary());
     assert_eq!(job.output().text("log.txt"), COUNTED);
+    assert_has_downloads(server, job);
     assert_whole_stream(job, events);
     server.assert_nothing_left();
+}
+
+/// Asserts that the files beside the zip are there and match it.
+#[track_caller]
+fn assert_has_downloads(server: &Server, job: &Job<'_>) {
+    let listed = server.get(&format!("/v1/jobs/{}", job.id)).expect(200).json()["downloads"].clone();
+    let names: Vec<&str> =
+        listed.as_array().unwrap().iter().filter_map(|download| download["name"].as_str()).collect();
+    for name in ["manifest.json", "logs/agent.log", "audit/files.jsonl", "context.txt", "memory.json"] {
+        assert!(names.contains(&name), "{name} is missing: {listed}");
+    }
+    let manifest = job.manifest();
+    let files = manifest["files"].as_array().unwrap();
+    assert!(
+        files.iter().any(|file| file["path"] == "log.txt" && file["size"] == COUNTED.len()),
+        "{manifest}"
+    );
+    assert!(job.download("memory.json").text().contains("two begins\\n"));
+    assert!(job.download("context.txt").text().contains("\ntwo begins\n"));
 }
 
 /// Asserts that a stream read from the start equals what was seen live.

@@ -83,6 +83,14 @@ fn gui_program_is_driven_by_mouse_and_keyboard() {
     assert!(answer.body.starts_with(PNG));
     assert_eq!(answer.header("content-type"), "image/png");
     assert_eq!(answer.header("content-security-policy"), "sandbox; default-src 'none'");
+    // The screen has changed since, so there is a last screenshot.
+    let last = events.until("the last screen", |event| event.is("screen_captured"));
+    let last = &last.data()["screenshot"];
+    assert_eq!((&last["width"], &last["media_type"]), (&json!(1024), &json!("image/png")), "{last}");
+    assert_ne!(last["digest"], picture["digest"]);
+    let path = format!("/v1/jobs/{}/pictures/{}", job.id, last["digest"].as_str().unwrap());
+    assert!(server.get(&path).expect(200).body.starts_with(PNG));
+    events.until("the result, which follows", |event| event.is("artifact_stored"));
     let missing = format!("/v1/jobs/{}/pictures/{}", job.id, "0".repeat(64));
     assert_eq!(server.get(&missing).expect(404).json()["code"], "screenshot_not_found");
     server.get(&format!("/v1/jobs/{}/pictures/x", job.id)).expect(400);
@@ -117,8 +125,8 @@ fn failed_desktop_action_fails_the_step_with_a_reason() {
         assert!(step["reason"].as_str().unwrap_or_default().contains(wanted), "{action}: {step:#}");
     }
     for (body, field) in [
-        (json!({"action": "fly"}), "unknown variant `fly`"),
-        (json!({"action": "click", "colour": 1}), "unknown field `colour`"),
+        (json!({"action": "fly"}), "not `fly`"),
+        (json!({"action": "click", "colour": 1}), "`steps[0]` has no field `colour`"),
         (json!({"script": ""}), "is empty"),
     ] {
         let refusal = server.post("/schedule", &json!({"steps": [gui(body)]}));
@@ -377,6 +385,20 @@ fn desktop_works_after_the_job_has_cleared_its_folders() {
 fn typing_on_the_desktop_page_reaches_a_terminal() {
     let server = server();
     let sandbox = sandbox(&server);
+    // Terminal and file manager of the desktop's menu open in the workspace.
+    for (down, process) in [(0, "bash -P $(pgrep -nx xterm)"), (1, "pcmanfm")] {
+        input(&sandbox, &json!({"action": "click", "x": 1000, "y": 300, "button": "right"}));
+        // The pointer may already have selected an entry.
+        for key in ["Home"].into_iter().chain(std::iter::repeat_n("Down", down)).chain(["Return"]) {
+            input(&sandbox, &json!({"action": "key", "keys": key}));
+        }
+        // The title of the terminal has the folder too, so both windows cannot be told apart by `workspace`.
+        let title = if process == "pcmanfm" { "workspace" } else { "agent" };
+        input(&sandbox, &json!({"action": "wait", "window": title, "seconds": 60}));
+        wait_until(&format!("{process} runs in the workspace"), || {
+            sandbox.exec(&format!("readlink /proc/$(pgrep -nx {process})/cwd"))["stdout"] == "/workspace\n"
+        });
+    }
     input(&sandbox, &json!({"action": "launch", "command": "xterm -T Shell -geometry 100x40+0+0 -e sh"}));
     input(&sandbox, &json!({"action": "wait", "window": "Shell", "seconds": 30}));
     let browser = Browser::start();

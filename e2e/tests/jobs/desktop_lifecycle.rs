@@ -89,7 +89,7 @@ fn desktop_recording_is_in_the_zip_and_decodable_elsewhere() {
     let desktop = json!({"width": 640, "height": 480, "record": "video"});
     let job = server.schedule(&json!({"image": "default", "desktop": desktop, "steps": steps}));
     job.wait_for("complete");
-    let film = job.output().read(".caisson/desktop.apng");
+    let film = job.download("desktop.apng").body;
     let sandbox = server.create_sandbox(&json!({"image": "default"}));
     sandbox.put_file("film.apng", film);
     sandbox.put_file("look.py", LOOK);

@@ -1,4 +1,4 @@
-//! Records of connections: the report, the list in the zip, digests of downloads, the learned policy; and a job's
+//! Records of connections: the report, the list of the job, digests of downloads, the learned policy; and a job's
 //! total traffic allowance.
 
 use e2e::{Event, ExternalServer, Options, Server, respond, shell};
@@ -19,7 +19,7 @@ fn fetch(port: u16) -> String {
 }
 
 #[test]
-fn connections_are_in_the_report_and_zip_and_downloads_have_digests() {
+fn connections_are_in_the_report_and_the_list_and_downloads_have_digests() {
     let server = server();
     let outside = ExternalServer::http(|_, client| respond(client, BODY));
     let command = format!("{}; curl -sS -m 60 -o /dev/null http://example.org/", fetch(outside.port));
@@ -37,14 +37,13 @@ fn connections_are_in_the_report_and_zip_and_downloads_have_digests() {
     assert_eq!(connection["rule"], format!("localhost:{}", outside.port), "{connection}");
     assert!(connection["bytes_down"].as_u64().unwrap() > 5, "{connection}");
     assert_eq!(report["downloads"][0]["sha256"], BODY_SHA256, "{report}");
-    let mut output = job.output();
-    let download = output.manifest()["provenance"][0].clone();
+    let download = job.manifest()["provenance"][0].clone();
     assert_eq!(download["url"], format!("http://localhost:{}/file", outside.port), "{download}");
     assert_eq!(
         (&download["sha256"], &download["bytes"], &download["status"]),
         (&json!(BODY_SHA256), &json!(5), &json!(200))
     );
-    let lines = output.text(".caisson/audit/network.jsonl");
+    let lines = job.download("audit/network.jsonl").text();
     let listed: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let count = |kind: &str| listed.iter().filter(|line| line["event"] == kind).count();
     assert_eq!(
@@ -54,13 +53,10 @@ fn connections_are_in_the_report_and_zip_and_downloads_have_digests() {
     );
     let kept = server.data().join("jobs").join(&job.id).join("audit/network.jsonl");
     assert!(std::fs::read_to_string(kept).unwrap().starts_with(&lines));
-    // The audit folder contains our files, not the workspace's.
-    let shown = job.get("files").expect(200).json().to_string();
-    assert!(!shown.contains("audit"), "{shown}");
 }
 
 #[test]
-fn downloads_before_a_restart_are_in_the_zip() {
+fn downloads_before_a_restart_are_in_the_manifest() {
     let server = server();
     let outside = ExternalServer::http(|_, client| respond(client, BODY));
     let wait = shell("echo waits; until [ -e go ]; do sleep 0.05; done");
@@ -71,9 +67,8 @@ fn downloads_before_a_restart_are_in_the_zip() {
     server.restart();
     job.touch("go");
     events.until_end();
-    let mut output = job.output();
-    assert_eq!(output.manifest()["provenance"][0]["sha256"], BODY_SHA256);
-    let learned: Value = serde_json::from_str(&output.text(".caisson/learned-egress.json")).unwrap();
+    assert_eq!(job.manifest()["provenance"][0]["sha256"], BODY_SHA256);
+    let learned = job.download("learned-egress.json").json();
     assert_eq!(learned, json!({"egress": {"allow": [format!("localhost:{}", outside.port)]}}));
 }
 
@@ -85,7 +80,7 @@ fn learning_mode_allows_everything_and_writes_the_required_policy() {
     let mut events = job.follow();
     events.until_end();
     assert_eq!(events.output("step-1.1", "stdout"), "200\n", "{}", events.summary());
-    let learned: Value = serde_json::from_str(&job.output().text(".caisson/learned-egress.json")).unwrap();
+    let learned = job.download("learned-egress.json").json();
     assert_eq!(learned, json!({"egress": {"allow": [format!("localhost:{}", outside.port)]}}));
     // The learned policy can be used as is for the next job.
     let job = server.schedule(&json!({"steps": [shell(&fetch(outside.port))], "egress": learned["egress"]}));

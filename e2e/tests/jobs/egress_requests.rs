@@ -113,6 +113,28 @@ fn egress_cannot_exceed_the_operators_ceiling() {
 }
 
 #[test]
+fn refused_connections_of_background_programs_open_no_request() {
+    let (server, outside) = (server(""), hello());
+    let fetch = fetch(outside.port);
+    let wait = |file: &str| format!("until [ -e {file} ]; do sleep 0.05; done");
+    let background = format!("({}; {fetch}) >/dev/null 2>&1 & {}", wait("go"), wait("paused"));
+    let job = server.schedule(&json!({"steps": [shell(&background), shell(&fetch)], "egress": "off"}));
+    let mut events = job.follow();
+    events.until("the call", |event| event.is("call_started"));
+    job.post("pause", &json!({})).expect(202);
+    job.touch("paused");
+    events.until("the pause", |event| event.is_state("paused"));
+    job.touch("go");
+    let refused = events.until("the refusal", |event| event.is("egress"));
+    assert_eq!(refused.data()["code"], "egress_off", "{refused:?}");
+    assert_eq!(requests(&events), 0, "{}", events.summary());
+    job.post("resume", &json!({})).expect(202);
+    events.until_end();
+    assert_eq!(events.output("step-2.1", "stdout"), "403\n", "{}", events.summary());
+    assert_eq!(requests(&events), 1, "{}", events.summary());
+}
+
+#[test]
 fn bare_sandbox_connections_can_be_approved() {
     let (server, outside) = (server(""), hello());
     let sandbox = server.create_sandbox(&json!({"egress": "off"}));

@@ -143,7 +143,7 @@ fn default_image_has_everything_an_agent_needs() {
     let server = server_with(default_images());
     let programs = [
         "python3 python pip node npm tsc deno git gcc g++ make rg jq curl sqlite3 xterm icewm pcmanfm Xvnc chromium",
-        "xdotool scrot hsetroot xwininfo ip ps unzip zip",
+        "xdotool scrot hsetroot xwininfo ip ps unzip zip vim nano tmux gh",
     ];
     let lines = [
         format!("for p in {}; do command -v $p >/dev/null || {{ echo missing: $p; exit 1; }}; done", programs.join(" ")),

@@ -209,6 +209,51 @@ fn job_ends_at_its_deadline_and_keeps_its_output() {
 }
 
 #[test]
+fn extended_job_continues_after_its_first_deadline_and_across_a_restart() {
+    let server = Server::start();
+    // The first step ends after the first deadline.
+    let steps = [shell("sleep 8.5"), shell("until [ -e go ]; do sleep 0.05; done")];
+    let job = server.schedule(&json!({"steps": steps, "limits": {"wall_clock_s": 8}}));
+    let mut events = job.follow();
+    events.until("the first step", |event| event.is("call_started"));
+    let extended = job.post("extend", &json!({"seconds": 592})).expect(200).json();
+    assert_eq!(extended["time_limit_s"], 600.0, "{extended}");
+    assert!(extended["deadline_at"].is_string(), "{extended}");
+    let change = events.until("the new limit", |event| event.is("time_limit_changed"));
+    assert_eq!(change.data(), &json!({"before_ms": 8_000, "after_ms": 600_000}));
+    events.until("the second step", |event| event.is("call_started") && event.call() == "step-2.1");
+    server.kill9();
+    server.restart();
+    job.touch("go");
+    job.wait_for("complete");
+    job.post("extend", &json!({"seconds": 60})).expect_problem(409, "wrong_state");
+    server.assert_nothing_left();
+}
+
+#[test]
+fn concurrent_extensions_of_a_waiting_job_add_up() {
+    let server = Server::start();
+    let limits = json!({"wall_clock_s": 60});
+    let job = server.schedule(&json!({"steps": [shell("true")], "limits": limits, "start": false}));
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| job.post("extend", &json!({"seconds": 10})).expect(200));
+        }
+    });
+    let extended = job.post("extend", &json!({"seconds": 0.5})).expect(200).json();
+    assert_eq!(
+        (&extended["time_limit_s"], &extended["deadline_at"]),
+        (&json!(100.5), &Value::Null),
+        "{extended}"
+    );
+    for seconds in [json!(0), json!(-1), json!("60"), json!(2_592_000)] {
+        let refused = job.post("extend", &json!({ "seconds": seconds }));
+        refused.expect_problem(422, "invalid_field");
+        assert_eq!(refused.json()["field"], "seconds");
+    }
+}
+
+#[test]
 fn deadline_applies_while_the_server_is_down() {
     let server = Server::start();
     let job = server.schedule(&json!({"steps": [shell("sleep 600")], "limits": {"wall_clock_s": 2}}));

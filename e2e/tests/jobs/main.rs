@@ -51,4 +51,5 @@ mod storage;
 mod telemetry;
 mod untrusted_clients;
 mod uploads;
+mod usage_history;
 mod websockets;

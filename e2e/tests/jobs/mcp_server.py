@@ -19,7 +19,10 @@ def tools():
     if MODE == "many":
         return [tool(f"tool{number:03}") for number in range(200)]
     if MODE == "bad-schema":
-        return [tool("good"), tool("text", {"type": "string"}), {"name": "list", "inputSchema": []}]
+        either = {"anyOf": [{"properties": {"a": {"items": [{"type": "string"}]}}, "required": ["a"]}, {"required": ["b"]}]}
+        lost = {"properties": {"a": {"$ref": "#/$defs/Gone"}}}
+        bad = [tool("text", {"type": "string"}), {"name": "list", "inputSchema": []}, tool("lost", lost)]
+        return [tool("good"), tool("either", either), *bad]
     names = ["good", "picture", "fails", "slow", "die", "grow", "environment"]
     if os.path.exists("grown"):
         names.append("grown")

@@ -47,6 +47,13 @@ pub(crate) fn model_section(url: &str) -> String {
     format!("[model]\nname = \"{url}\"\n")
 }
 
+/// Waits until the job is paused because its agent repeats itself; returns its status.
+#[track_caller]
+pub(crate) fn wait_until_stuck(job: &Job<'_>) -> Value {
+    e2e::wait_until("it is stuck", || job.status()["detail"] == "paused: stuck");
+    job.status()
+}
+
 /// An answer that calls one tool.
 pub(crate) fn call(name: &str, arguments: Value) -> ScriptedAnswer {
     ScriptedAnswer::calls(&[(name, arguments)])
@@ -60,4 +67,13 @@ pub(crate) fn shell(command: &str) -> ScriptedAnswer {
 /// An answer that finishes the task.
 pub(crate) fn finish() -> ScriptedAnswer {
     call("finish", json!({"summary": "It is done."}))
+}
+
+/// An answer that marks every point of the plan as done and finishes the task.
+pub(crate) fn finish_plan(points: &[&str]) -> ScriptedAnswer {
+    let items: Vec<Value> = points.iter().map(|text| json!({"text": text, "status": "done"})).collect();
+    ScriptedAnswer::calls(&[
+        ("plan", json!({ "items": items })),
+        ("finish", json!({"summary": "It is done."})),
+    ])
 }

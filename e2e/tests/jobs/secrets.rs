@@ -134,7 +134,7 @@ fn secret_value_reaches_its_host_and_nothing_else() {
     for name in output.names() {
         assert!(!has_value(&output.read(&name)), "{name} in the zip has the value");
     }
-    let used: Vec<Value> = output.manifest()["provenance"].as_array().unwrap().clone();
+    let used: Vec<Value> = job.manifest()["provenance"].as_array().unwrap().clone();
     assert!(used.iter().all(|download| download["secrets"] == json!(["API_TOKEN"])), "{used:?}");
     // The CA's key is removed when the job ends.
     let authority = server.data().join("jobs").join(&job.id).join("authority");

@@ -179,7 +179,7 @@ fn result_that_does_not_fit_waits_for_space_or_cancellation() {
         events.until("the end of the work", |event| event.is_state("collecting"));
         events.until("the wait for space", |event| event.is("note"));
     }
-    assert!(server.get("/readyz").expect(503).text().contains("cannot go on"));
+    assert!(server.get("/readyz").expect(503).text().contains("cannot continue"));
     given_up.cancel();
     given_up.wait_for("cancelled");
     disk.free();
@@ -206,7 +206,7 @@ fn sandboxes_freeze_before_the_host_disk_is_full_and_lose_nothing() {
     disk.leave_exactly(60);
     let stopped = events.until("the stop", |event| event.is("sandbox_paused"));
     assert_eq!(stopped.data()["code"], "host_disk_full");
-    assert!(server.get("/readyz").expect(503).text().contains("stand still"));
+    assert!(server.get("/readyz").expect(503).text().contains("sandboxes are paused"));
     job.get_file("sums").expect_problem(503, "host_disk_full");
     // A pause that a user requested is independent: free space does not end it.
     job.post("pause", &json!({})).expect(202);
@@ -237,6 +237,8 @@ fn sandboxes_frozen_by_a_killed_server_are_thawed_by_the_next() {
     job.touch("go");
     assert_eq!(job.wait_for("complete")["steps"][0]["attempts"], 1);
     let mut events = job.follow();
+    // Until here the time does not count as work.
+    events.until("the end of the stop", |event| event.is("sandbox_resumed"));
     events.until_end();
     assert_eq!(events.output("step-2.1", "stdout"), "intact\n");
     server.assert_nothing_left();
@@ -320,7 +322,7 @@ fn server_waiting_for_its_database_can_be_stopped() {
     let job = server.schedule_steps(&[shell(print)]);
     job.follow().until("the first output", |event| event.is("call_output"));
     let lock = Lock::take(&server.data().join("caisson.db"));
-    wait_until("the job waits for its database", || server.get("/readyz").text().contains("cannot go on"));
+    wait_until("the job waits for its database", || server.get("/readyz").text().contains("cannot continue"));
     server.stop();
     lock.release();
     server.restart();

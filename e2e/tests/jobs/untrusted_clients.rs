@@ -39,11 +39,13 @@ fn a_page_of_another_site_cannot_submit_jobs() {
         let request = server.request(Method::POST, "/schedule").header("Origin", origin).json(&body);
         server.send(request).expect_problem(403, "origin_not_allowed");
         // What a form or another simple request could send without a CORS preflight.
-        let simple = server
-            .request(Method::POST, "/submit")
-            .header("Origin", origin)
-            .header("Content-Type", "text/plain");
-        server.send(simple.body("a task")).expect_problem(403, "origin_not_allowed");
+        for media_type in ["text/plain", "application/x-www-form-urlencoded"] {
+            let simple = server
+                .request(Method::POST, "/submit")
+                .header("Origin", origin)
+                .header("Content-Type", media_type);
+            server.send(simple.body("a task")).expect_problem(403, "origin_not_allowed");
+        }
     }
     let own = server.request(Method::POST, "/schedule").header("Origin", server.url("")).json(&body);
     server.send(own).expect(202);

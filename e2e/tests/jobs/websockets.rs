@@ -240,13 +240,24 @@ fn exec_errors_are_reported_on_the_websocket() {
 }
 
 #[test]
-fn oversized_websocket_message_closes_the_connection() {
+fn oversized_websocket_message_closes_the_connection_with_a_reason() {
     let server = Server::start();
     let sandbox = server.create_sandbox(&json!({}));
-    let mut socket = sandbox.stream(&json!({"command": "cat | wc -c > count", "keep_stdin_open": true}));
-    socket.started();
-    let taken = socket.try_send_bytes(&vec![0; 3 << 20]);
-    assert!(!taken || matches!(socket.hear(), Said::Closed(_)));
+    let assert_refused = |mut socket: Socket| {
+        // Sending fails if the server closes the connection before it has read everything.
+        socket.try_send_bytes(&vec![0; 3 << 20]);
+        let (code, reason) = socket.until_closed();
+        assert_eq!((code, reason.contains("at most 1 MiB")), (1009, true), "{reason}");
+    };
+    assert_refused(Socket::open(&server, &sandbox.path("exec/stream")));
+    let mut running = sandbox.stream(&json!({"command": "cat | wc -c > count", "keep_stdin_open": true}));
+    running.started();
+    assert_refused(running);
+    assert_refused(Socket::open(&server, &sandbox.path("terminal")));
+    let serve = "import socket\ns = socket.create_server(('127.0.0.1', 8123))\nprint('listens', flush=True)\ns.accept()[0].recv(1)";
+    let mut listener = sandbox.stream(&json!({"argv": ["python3", "-c", serve]}));
+    listener.until_output("listens");
+    assert_refused(Socket::open(&server, &sandbox.path("ports/8123")));
     assert_eq!(sandbox.exec("echo still works")["stdout"], "still works\n");
 }
 

@@ -18,6 +18,13 @@ fn run(sandbox: &Sandbox<'_>, code: &str) -> Value {
     cell(sandbox, &json!({"code": code}))
 }
 
+/// Asserts that the note of a cell says why its connection was refused.
+#[track_caller]
+fn assert_explains_refusal(cell: &Value) {
+    let note = cell["note"].as_str().unwrap_or_default();
+    assert!(note.contains("refused.example:443") && note.contains("(not_in_packages)"), "{cell:#}");
+}
+
 #[test]
 fn variables_persist_between_steps_and_cells_are_saved_as_a_notebook() {
     let server = server();
@@ -40,8 +47,7 @@ fn variables_persist_between_steps_and_cells_are_saved_as_a_notebook() {
     assert_eq!(shown[0].data()["text"], "{'answer': 42}", "{}", events.summary());
     let picture = shown.iter().find_map(|event| event.data()["data"]["image/png"].as_str());
     assert!(picture.is_some_and(|png| png.starts_with("iVBORw0KGgo")), "{}", events.summary());
-    let mut output = job.output();
-    let notebook: Value = serde_json::from_str(&output.text(".caisson/agent.ipynb")).unwrap();
+    let notebook = job.download("agent.ipynb").json();
     assert_eq!((&notebook["nbformat"], &notebook["nbformat_minor"]), (&json!(4), &json!(5)));
     let cells = notebook["cells"].as_array().unwrap();
     assert_eq!(cells.len(), 6, "{notebook:#}");
@@ -84,8 +90,18 @@ fn typescript_kernel_supports_types_variables_and_top_level_await() {
         (&json!("exception"), &json!("TypeError: no")),
         "{raised:#}"
     );
+    let named = cell(&sandbox, &json!({"code": "p.x + 2", "kernel": "typescript"}));
+    assert_eq!(named["displays"][0]["text"], "22", "{named:#}");
+    let python = cell(&sandbox, &json!({"code": "print(6 * 7)", "kernel": "python"}));
+    assert_eq!(python["stdout"], "42\n", "{python:#}");
+    let refused = run("await fetch('https://refused.example/').then(answer => answer.text())");
+    assert_explains_refusal(&refused);
+    assert!(run("1")["note"].is_null(), "it is told once");
     let kernels = sandbox.get("kernels").expect(200).json();
     assert!(kernels.to_string().contains("\"typescript\""), "{kernels}");
+    let unknown = sandbox.post("code", &json!({"code": "1", "kernel": "cobol"}));
+    let message = unknown.expect_problem(422, "invalid_field");
+    assert!(message.contains("`cobol`") && message.contains("python3 (python)"), "{message}");
 }
 
 #[test]
@@ -94,6 +110,10 @@ fn endless_cell_is_interrupted_and_the_kernel_survives() {
     let sandbox = server.create_sandbox(&json!({"image": "default"}));
     // A kernel may start slowly; this test is not about that.
     run(&sandbox, "kept = 7");
+    assert_explains_refusal(&run(
+        &sandbox,
+        "import urllib.request\nurllib.request.urlopen('https://refused.example/')",
+    ));
     let endless = cell(&sandbox, &json!({"code": "while True: pass", "timeout_s": 2}));
     assert_eq!((&endless["status"], &endless["code"]), (&json!("failed"), &json!("timeout")), "{endless:#}");
     assert!(endless["note"].as_str().unwrap().contains("keeps its variables"), "{endless:#}");
@@ -115,7 +135,7 @@ fn crashed_kernel_is_reported_and_restarted() {
     assert!(died["reason"].as_str().unwrap().contains("signal 9"), "{died:#}");
     let after = run(&sandbox, "'gone' in globals()");
     assert_eq!(after["displays"][0]["text"], "False", "{after:#}");
-    assert!(after["note"].as_str().unwrap().contains("started anew"), "{after:#}");
+    assert!(after["note"].as_str().unwrap().contains("was restarted"), "{after:#}");
     assert!(run(&sandbox, "1")["note"].is_null());
     sandbox.post("kernels/python3/restart", &json!({})).expect(204);
     assert!(run(&sandbox, "1")["note"].as_str().unwrap().contains("restarted on request"));
@@ -134,7 +154,7 @@ fn code_that_exits_its_kernel_does_not_affect_later_cells() {
     let status = job.wait_for("complete");
     let note = |index: usize| status["steps"][index]["note"].as_str().unwrap_or_default();
     assert!(note(1).contains("exit()"), "{status:#}");
-    assert!(note(2).contains("started anew") && note(2).contains("exit()"), "{status:#}");
+    assert!(note(2).contains("was restarted") && note(2).contains("exit()"), "{status:#}");
     assert_eq!((note(3), note(4)), ("", ""), "{status:#}");
     let mut events = job.follow();
     events.until_end();
@@ -243,4 +263,7 @@ fn invalid_cell_requests_are_refused_and_named() {
     assert!(refused(&json!({"code": "1", "language": "python", "kernel": "python3"})).contains("not both"));
     assert!(refused(&json!({"code": "1", "kernel": "../x"})).contains("letters"));
     assert!(refused(&json!({"code": "1", "timeout_s": -1})).contains("-1"));
+    let unknown = sandbox.post("code", &json!({"code": "1", "kernel": "nothing"}));
+    assert!(unknown.expect_problem(422, "invalid_field").contains("no kernel called `nothing`"));
+    assert_eq!(unknown.json()["field"], "kernel");
 }

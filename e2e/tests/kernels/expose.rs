@@ -4,7 +4,9 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use e2e::{Browser, free_port, wait_until};
+use e2e::{Browser, Server, free_port, wait_until};
+use reqwest::Method;
+use reqwest::blocking::RequestBuilder;
 use serde_json::json;
 
 use crate::server_with;
@@ -12,12 +14,13 @@ use crate::server_with;
 #[test]
 fn exposed_port_shows_the_newest_jobs_desktop_page() {
     let novnc = free_port();
-    let server = server_with(&format!("[expose]\nnovnc = {novnc}\n"));
+    let server = server_with(&format!("[expose]\nlisten = \"127.0.0.2\"\nnovnc = {novnc}\n"));
     let browser = Browser::start();
-    let mut page = browser.open(&format!("http://127.0.0.1:{novnc}/vnc.html"));
-    page.wait_for("it says that nothing runs", "document.body.innerText.includes('No job runs')");
+    let mut page = browser.open(&format!("http://127.0.0.2:{novnc}/vnc.html"));
+    page.wait_for("it says that nothing runs", "document.body.innerText.includes('No job is running')");
+    assert!(TcpStream::connect(("127.0.0.1", novnc)).is_err(), "it listens on another address, too");
     let _sandbox = server.create_sandbox(&json!({"image": "default"}));
-    let mut page = browser.open(&format!("http://127.0.0.1:{novnc}/vnc.html"));
+    let mut page = browser.open(&format!("http://127.0.0.2:{novnc}/vnc.html"));
     page.wait_for(
         "the desktop is shown",
         "document.getElementById('state')?.dataset.state === 'connected' && \
@@ -28,11 +31,37 @@ fn exposed_port_shows_the_newest_jobs_desktop_page() {
 #[test]
 fn exposed_port_shows_the_newest_jobs_jupyterlab() {
     let jupyter = free_port();
-    let server = server_with(&format!("[expose]\njupyter = {jupyter}\n"));
+    let server =
+        server_with(&format!("[expose]\nlisten = [\"127.0.0.1\", \"127.0.0.2\"]\njupyter = {jupyter}\n"));
     let _sandbox = server.create_sandbox(&json!({"image": "default"}));
     let browser = Browser::start();
-    let mut page = browser.open(&format!("http://127.0.0.1:{jupyter}/lab"));
+    let mut page = browser.open(&format!("http://127.0.0.2:{jupyter}/lab"));
     page.wait_for("JupyterLab is shown", "!!document.querySelector('.jp-Launcher .jp-LauncherCard')");
+    assert_keys_decide_who_uses_jupyterlab(&server, jupyter);
+}
+
+/// From its first key on, the server requires one. A key that may only read sees the notebooks and changes nothing.
+#[track_caller]
+fn assert_keys_decide_who_uses_jupyterlab(server: &Server, jupyter: u16) {
+    let made = server.post("/v1/keys", &json!({"name": "root", "role": "admin"})).expect(201).json();
+    let admin = made["secret"].as_str().unwrap().to_owned();
+    let viewer = json!({"name": "eve", "role": "viewer"});
+    let viewer = server.send(server.request(Method::POST, "/v1/keys").bearer_auth(&admin).json(&viewer));
+    let viewer = viewer.expect(201).json()["secret"].as_str().unwrap().to_owned();
+    let client = e2e::http_client().build().unwrap();
+    let ask = |method: Method, path: &str, key: Option<&str>| {
+        let request = client.request(method, format!("http://127.0.0.1:{jupyter}{path}"));
+        // Jupyter wants the same token twice with whatever changes something, as its own pages send it.
+        let request = request.header("X-XSRFToken", "0123abcd").header("Cookie", "_xsrf=0123abcd");
+        server.send(key.into_iter().fold(request, RequestBuilder::bearer_auth))
+    };
+    ask(Method::GET, "/api/contents", None).expect_problem(401, "key_missing");
+    for key in [&admin, &viewer] {
+        let listed = ask(Method::GET, "/api/contents", Some(key)).expect(200).json();
+        assert_eq!(listed["type"], "directory", "{listed}");
+    }
+    ask(Method::POST, "/api/kernels", Some(&viewer)).expect_problem(403, "view_only");
+    ask(Method::POST, "/api/kernels", Some(&admin)).expect(201);
 }
 
 /// A minimal VNC client that can read one screen image.

@@ -54,5 +54,5 @@ fn exposed_port_opens_the_newest_jobs_notebook() {
     e2e::wait_until("it is there again after it was killed", answers);
     let rebound =
         client.get(format!("http://127.0.0.1:{port}/api")).header("host", "evil.example").send().unwrap();
-    assert_eq!(rebound.status().as_u16(), 404);
+    assert_eq!(rebound.status().as_u16(), 421);
 }

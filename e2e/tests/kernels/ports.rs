@@ -122,7 +122,7 @@ fn the_second_listener_shows_one_thing_at_a_time() {
     start_tiny(&sandbox);
     let browser = Browser::start();
     let mut page = browser.open(&format!("http://127.0.0.1:{port}/"));
-    page.wait_for("it says what to do", "document.body.innerText.includes('Nothing was chosen')");
+    page.wait_for("it says what to do", "document.body.innerText.includes('No preview selected')");
     let mut page = browser.open(&format!("http://127.0.0.1:{port}/_caisson/open/{}-5173", sandbox.id));
     page.wait_for(
         "the page is there",

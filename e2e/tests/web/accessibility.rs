@@ -124,7 +124,7 @@ fn check_views_with_keys(colours: &str, width: u32) {
     page.wait_for("the file is listed", &shows("file.txt"));
     press(&mut page, "Share");
     page.wait_for("the link can be made", "document.querySelector('[popover]:popover-open') !== null");
-    press(&mut page, "Make a link");
+    press(&mut page, "Create link");
     page.wait_for("it is there", &has("input.link"));
     look(&mut page, "a link to share");
     let link = page.evaluate("document.querySelector('input.link').value");
@@ -163,13 +163,13 @@ fn keyboard_shortcuts_reach_every_view_and_are_listed() {
     page.wait_for("the search has the focus", "document.activeElement.id === 'search'");
     page.evaluate(&format!("document.activeElement.blur(); location.hash = '#/jobs/{}'", job.id));
     page.wait_for("the job is there", &has(".call"));
-    key(&mut page, "2", "2", 0);
-    page.wait_for("the second pane is open", "location.hash.endsWith('/files')");
+    key(&mut page, "1", "1", 0);
+    page.wait_for("the first pane is open", "location.hash.endsWith('/files')");
     // Does not wait for the pane itself: a key pressed right after the navigation must already find it open.
     key(&mut page, "Escape", "", 0);
     page.wait_for("all panes are closed", "!location.hash.endsWith('/files')");
     key(&mut page, "n", "n", 0);
-    page.wait_for("a new job", &shows("What shall be done?"));
+    page.wait_for("a new job", &has("#task"));
     page.assert_no_exceptions();
 }
 
@@ -205,7 +205,7 @@ fn csp_blocks_foreign_and_inline_scripts() {
     let server = Server::start();
     let browser = Browser::start();
     let mut page = open(&browser, &server, "#/jobs");
-    page.wait_for("the page is there", &shows("No job yet"));
+    page.wait_for("the page is there", &shows("No jobs yet"));
     page.evaluate(
         "globalThis.refused = []; document.addEventListener('securitypolicyviolation', event => refused.push(event.violatedDirective));\
          const inline = document.createElement('script'); inline.textContent = 'globalThis.owned = 1'; document.body.append(inline);\

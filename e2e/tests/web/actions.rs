@@ -17,7 +17,7 @@ fn choose(page: &mut Page, text: &str) {
 }
 
 #[test]
-fn page_cancels_and_retries_a_job() {
+fn page_extends_cancels_and_retries_a_job() {
     let server = Server::start();
     let second = "until [ -e go-on ]; do sleep 0.05; done";
     let job = server.schedule(
@@ -26,6 +26,12 @@ fn page_cancels_and_retries_a_job() {
     let browser = Browser::start();
     let mut page = open(&browser, &server, &format!("#/jobs/{}", job.id));
     page.wait_for("it runs", &shows("until [ -e go ]"));
+    page.wait_for("the countdown is there", &shows("of 60 min"));
+    press(&mut page, "Extend");
+    page.wait_for("the menu is open", &has(":popover-open"));
+    press(&mut page, "Add 1 hour");
+    page.wait_for("the countdown has the new limit", &shows("of 2 h"));
+    page.wait_for("the menu is closed", &format!("!({})", has(":popover-open")));
     choose(&mut page, "Cancel");
     page.wait_for("it ends", &shows("Cancelled"));
     assert_eq!(job.wait()["status"], "cancelled");
@@ -45,7 +51,7 @@ fn page_cancels_and_retries_a_job() {
     // The job pauses between two steps.
     again.touch("go");
     page.wait_for("it waits", &has(".badge.wait"));
-    press(&mut page, "Go on");
+    press(&mut page, "Resume");
     page.wait_for("it goes on", &has(".badge.work"));
     again.touch("go-on");
     page.wait_for("to the end", &shows("Complete"));
@@ -60,10 +66,10 @@ fn page_downloads_the_output_of_a_job() {
     job.wait_for("complete");
     let browser = Browser::start();
     let mut page = open(&browser, &server, &format!("#/jobs/{}", job.id));
-    page.wait_for("the zip is offered", &has(".actions a[download]"));
+    page.wait_for("the zip is offered", &has("[aria-label=Result] a[download]"));
     let down = tempfile::tempdir().unwrap();
     page.ask("Browser.setDownloadBehavior", &json!({"behavior": "allow", "downloadPath": down.path()}));
-    page.click(".actions a[download]");
+    page.click("[aria-label=Result] a[download]");
     let zip = wait_for_download(down.path(), "output.zip");
     assert!(zip.starts_with(b"PK") && zip.windows(8).any(|part| part == b"made.txt"));
     page.assert_no_exceptions();
@@ -87,7 +93,7 @@ fn page_continues_an_agent_with_a_doubled_budget() {
     for gauge in ["Turns of the budget", "Calls of the budget", "Work of the budget"] {
         page.wait_for(gauge, &has(&format!("[role=meter][aria-label='{gauge}']")));
     }
-    press(&mut page, "Double the budget (turns: 4) and go on");
+    press(&mut page, "Double the budget (turns: 4) and resume");
     page.wait_for("it goes on to its end", &shows("Enough now."));
     page.wait_for("the new budget is shown", &shows("of 4"));
     page.wait_for("what was not used up is as it was", &shows("of 50"));
@@ -118,7 +124,10 @@ fn waiting_connection_is_marked_in_the_list_and_allowed_in_the_network_pane() {
         "the pane offers it above what was",
         "document.querySelector('.asks .line button.first:not([aria-disabled=true])')?.innerText === 'Allow'",
     );
-    page.wait_for("it is said to wait", "document.querySelector('.asks .badge.wait')?.innerText === 'waits'");
+    page.wait_for(
+        "it is said to wait",
+        "document.querySelector('.asks .badge.wait')?.innerText === 'waiting'",
+    );
     page.act("document.querySelector('.asks .line button.first').click()");
     page.wait_for("the job goes on to its end", &shows("Complete"));
     assert_eq!(job.output().text("got"), "hello");

@@ -50,12 +50,18 @@ fn page_approves_steers_takes_over_and_hands_back_an_agent() {
         },
         shell("echo painting; until [ -e go ]; do sleep 0.05; done"),
         shell("cat made-by-hand"),
-        finish(),
+        ScriptedAnswer::calls(&[
+            (
+                "plan",
+                json!({"items": [{"text": "paint it", "status": "done"}, {"text": "look at it", "status": "done"}]}),
+            ),
+            ("finish", json!({"summary": "All is blue."})),
+        ]),
     ]);
     let job = played.schedule(&json!({"task": "colour it", "approve_plan": true, "budget": {"turns": 20}}));
     let browser = Browser::start();
     let mut page = open(&browser, &played.server, &format!("#/jobs/{}", job.id));
-    page.wait_for("the plan waits", &shows("Is this plan good?"));
+    page.wait_for("the plan waits", &shows("Accept this plan?"));
     page.wait_for(
         "what was thought and said is there",
         &format!("{} && {}", shows("A plan first."), shows("I begin with a plan.")),
@@ -111,7 +117,7 @@ fn command_approval_is_shown_to_both_viewers() {
     }
     press(&mut first, "blue");
     for page in [&mut first, &mut second] {
-        page.wait_for("the command waits", &shows("May it run this?"));
+        page.wait_for("the command waits", &shows("Allow this command?"));
         page.wait_for(
             "it is shown",
             "document.querySelector('section pre')?.innerText.includes('git push --force')",
@@ -123,7 +129,7 @@ fn command_approval_is_shown_to_both_viewers() {
         page.wait_for("the job is over", &shows("Complete"));
         page.wait_for(
             "nothing waits any more",
-            &format!("!({})", has("section[aria-label='Waits for you']")),
+            &format!("!({})", has("section[aria-label='Needs your answer']")),
         );
         page.assert_no_exceptions();
     }

@@ -112,10 +112,10 @@ fn unknown_original_version_is_shown_as_unknown() {
     page.wait_for("it is there", &editor("new"));
     hold_back_responses(&mut page, "GET", "start/made.txt");
     press(&mut page, "Changes");
-    page.wait_for("while it is asked, that is said", &shows("Asking for the file as it was"));
-    assert_eq!(page.evaluate(&shows("was not there at the start")), json!(false));
+    page.wait_for("while it is asked, that is said", &shows("Loading the original file"));
+    assert_eq!(page.evaluate(&shows("did not exist at the start")), json!(false));
     release_responses(&mut page);
-    page.wait_for("then the answer", &shows("The file was not there at the start."));
+    page.wait_for("then the answer", &shows("The file did not exist at the start of the job."));
     choose(&mut page, "there.txt");
     page.wait_for("the other is there", &editor("old"));
     page.evaluate(
@@ -125,7 +125,7 @@ fn unknown_original_version_is_shown_as_unknown() {
     press(&mut page, "Changes");
     page.wait_for(
         "what was refused is said as it is",
-        &shows("It cannot be said how the file was at the start. not for you"),
+        &shows("The file at the start of the job is not known. not for you"),
     );
     job.touch("go");
     page.assert_no_exceptions();

@@ -44,7 +44,7 @@ fn running_job_can_be_scrubbed_back_and_followed_again() {
         "what happens now does not move it",
         &format!("document.querySelector('.badge').innerText === 'complete' && {}", calls(0)),
     );
-    press(&mut page, "To the end");
+    press(&mut page, "Back to the end");
     page.wait_for("all of it is there", &calls(3));
     page.wait_for("the address is the job again", "!location.hash.includes('at=')");
     page.assert_no_exceptions();
@@ -63,7 +63,7 @@ fn replay_bookmark_of_a_running_job_can_return_to_live() {
         "the beginning is shown",
         &format!("{} && document.querySelectorAll('.call').length === 0", has("#replay")),
     );
-    press(&mut page, "To now");
+    press(&mut page, "Back to now");
     page.wait_for("what happens is shown", "document.querySelectorAll('.call').length === 1");
     job.touch("go");
     page.wait_for("and goes on", &shows("Complete"));
@@ -72,24 +72,18 @@ fn replay_bookmark_of_a_running_job_can_return_to_live() {
 
 #[test]
 fn replay_plays_and_shows_the_screenshots_of_each_time() {
-    // A one-pixel image, as a tool would return it.
-    let dot =
-        "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
     let server = Server::start_with(Options { images: Some(e2e::default_images()), ..Options::default() });
-    let shown = format!(
-        "import base64\nfrom IPython.display import Image, display\ndisplay(Image(data=base64.b64decode('{dot}')))"
-    );
     let job = server.schedule(&json!({"image": "default", "steps": [
-        {"tool": "shell", "command": "echo before"}, {"tool": "python", "code": shown}, {"tool": "shell", "command": "echo after"}
+        {"tool": "shell", "command": "echo before"}, {"tool": "gui", "action": "screenshot"}, {"tool": "shell", "command": "echo after"}
     ]}));
     job.wait_for("complete");
     let browser = Browser::start();
     let mut page = open(&browser, &server, &format!("#/jobs/{}/desktop?at=3", job.id));
-    page.wait_for("there was no picture then", &shows("No picture was taken until then"));
-    page.wait_for("it can be played", &has("[aria-label='Play what happened']"));
-    page.act("document.querySelector('[aria-label=\"Play what happened\"]').click()");
-    page.wait_for("it plays to the end", "document.querySelector('.replay .mono').innerText === 'the end'");
-    page.wait_for("the picture is shown", "document.querySelector('.past img')?.naturalWidth === 1");
+    page.wait_for("there was no picture then", &shows("No screenshot until then"));
+    page.wait_for("it can be played", &has("[aria-label='Replay the job']"));
+    page.act("document.querySelector('[aria-label=\"Replay the job\"]').click()");
+    page.wait_for("it plays to the end", "document.querySelector('.replay .mono').innerText === 'end'");
+    page.wait_for("the picture is shown", "document.querySelector('.past img')?.naturalWidth === 1280");
     page.assert_no_exceptions();
 }
 
@@ -98,10 +92,10 @@ fn deleted_job_is_reported_as_missing() {
     let server = Server::start();
     let browser = Browser::start();
     let mut page = open(&browser, &server, "#/jobs/01930d5e-7b1a-7c3e-9f00-3a5b1c2d4e6f");
-    page.wait_for("it is said", &shows("There is no such job."));
-    assert_eq!(page.evaluate(&shows("trying again")), json!(false));
+    page.wait_for("it is said", &shows("Job not found."));
+    assert_eq!(page.evaluate(&shows("reconnecting")), json!(false));
     page.act("[...document.querySelectorAll('a')].find(a => a.innerText === 'All jobs').click()");
-    page.wait_for("the list is one step away", &shows("No job yet"));
+    page.wait_for("the list is one step away", &shows("No jobs yet"));
     page.assert_no_exceptions();
 }
 
@@ -147,7 +141,7 @@ fn lost_connection_is_shown_and_no_event_is_lost() {
     page.ask("Network.enable", &json!({}));
     let conditions = |offline: bool| json!({"offline": offline, "latency": 0, "downloadThroughput": -1, "uploadThroughput": -1});
     page.ask("Network.emulateNetworkConditions", &conditions(true));
-    page.wait_for("the page says that it is old", &shows("may be old"));
+    page.wait_for("the page says that it is old", &shows("may be out of date"));
     for step in 1..=3 {
         job.touch(&format!("go-{step}"));
     }
@@ -159,7 +153,7 @@ fn lost_connection_is_shown_and_no_event_is_lost() {
     page.wait_for("the page goes on by itself", &shows("line-4"));
     let output = page.evaluate("document.querySelector('.call pre[aria-label=Output]').innerText");
     assert_eq!(output.as_str().map(str::trim), Some("line-1\nline-2\nline-3\nline-4"));
-    page.wait_for("it is not called old any more", &format!("!({})", shows("may be old")));
+    page.wait_for("it is not called old any more", &format!("!({})", shows("may be out of date")));
     job.touch("go-4");
     page.wait_for("to the end", &shows("Complete"));
     page.assert_no_exceptions();
@@ -227,9 +221,16 @@ fn context_gauge_is_shown_and_summaries_can_be_read() {
     let browser = Browser::start();
     let mut page = open(&browser, &server, &format!("#/jobs/{}/context", job.id));
     page.wait_for("the job is over", &shows("Complete"));
-    let meter = page.evaluate("Number(document.querySelector(\"[role=meter][aria-label=\\\"Model's window\\\"]\")?.getAttribute('aria-valuenow'))");
-    assert!(meter.as_f64().is_some_and(|value| value > 20.0 && value <= 100.0), "{meter}");
-    page.wait_for("it says how much was folded", "/\\d folded/.test(document.querySelector('dl').innerText)");
+    page.wait_for(
+        "the head and the pane say the same of the last prompt",
+        "(() => { const head = /^([\\d.]+k?)\\s+of\\s+([\\d.]+k?)$/.exec(document.querySelector('dd a')?.innerText.trim()); \
+         return head !== null && document.querySelector('.pane .scroll').innerText.includes(`had ${head[1]} of ${head[2]} tokens`); })()",
+    );
+    assert_eq!(page.evaluate(&has("[role=meter]")), json!(false), "nothing is left to be used up");
+    page.wait_for(
+        "it says how much was summarized",
+        "/\\d summarized/.test(document.querySelector('dl').innerText)",
+    );
     page.wait_for(
         "the pane tells what is in the window",
         "document.querySelectorAll('.strip span').length > 3",

@@ -22,14 +22,16 @@ fn told(model: &ScriptedServer, answers: usize) -> String {
 #[test]
 fn plan_can_be_rejected_with_a_reason_and_accepted_with_edits() {
     let plan = |text: &str| call("plan", json!({"items": [{"text": text}]}));
-    let (model, config) = model_of(vec![plan("paint it red"), plan("paint it blue"), finish()]);
+    let done = json!({"items": [{"text": "paint it blue", "status": "done"}, {"text": "let it dry", "status": "done"}]});
+    let end = ScriptedAnswer::calls(&[("plan", done), ("finish", json!({"summary": "All done."}))]);
+    let (model, config) = model_of(vec![plan("paint it red"), plan("paint it blue"), end]);
     let server = Server::start_with(Options { config, ..Options::default() });
     let job = server.schedule(&json!({"task": "colour it", "approve_plan": true}));
     let browser = Browser::start();
     let mut page = open(&browser, &server, &format!("#/jobs/{}", job.id));
     page.wait_for("the plan waits", "document.querySelector('section textarea')?.value === 'paint it red'");
-    write(&mut page, "section [aria-label=Why]", "red is loud");
-    press(&mut page, "Not like this");
+    write(&mut page, "section [aria-label=Reason]", "red is loud");
+    press(&mut page, "Reject");
     page.wait_for(
         "the next one waits",
         "document.querySelector('section textarea')?.value === 'paint it blue'",
@@ -54,17 +56,17 @@ fn command_can_be_denied_with_a_reason() {
     let job = server.schedule(&json!({"task": "publish", "approval": "ask"}));
     let browser = Browser::start();
     let mut page = open(&browser, &server, &format!("#/jobs/{}", job.id));
-    page.wait_for("the command waits", &shows("May it run this?"));
+    page.wait_for("the command waits", &shows("Allow this command?"));
     page.wait_for("signs that cannot be seen are named", &shows("pushed-nothingU+202E"));
     set_look(&mut page, "light", 390);
     page.evaluate(&format!("location.hash = '#/jobs/{}/files'", job.id));
     page.wait_for(
         "on a phone a pane does not hide that somebody is waited for",
-        "(() => { const link = document.querySelector('nav.panes .narrow'); return link.checkVisibility() && link.innerText.includes('1 waits for you'); })()",
+        "(() => { const link = document.querySelector('nav.panes .narrow'); return link.checkVisibility() && link.innerText.includes('1 needs you'); })()",
     );
     page.act("document.querySelector('nav.panes .narrow').click()");
     page.wait_for("it leads to the card", "document.querySelector('[data-ask]').checkVisibility()");
-    write(&mut page, "section [aria-label=Why]", "not on a Friday");
+    write(&mut page, "section [aria-label=Reason]", "not on a Friday");
     press(&mut page, "Refuse");
     page.wait_for("the job is over", &shows("All done."));
     assert!(told(&model, 1).contains("not on a Friday"), "{}", told(&model, 1));
@@ -75,7 +77,7 @@ fn command_can_be_denied_with_a_reason() {
 /// Waits for the card of a connection and presses one of its buttons.
 #[track_caller]
 fn answer(page: &mut Page, button: &str) {
-    page.wait_for("the card is there", &shows("May it connect?"));
+    page.wait_for("the card is there", &shows("Allow this connection?"));
     press(page, button);
 }
 
@@ -120,7 +122,7 @@ fn new_or_moved_cards_ignore_clicks_meant_for_another() {
     // High enough for both cards.
     let size = json!({"width": 1300, "height": 1600, "deviceScaleFactor": 1, "mobile": false});
     page.ask("Emulation.setDeviceMetricsOverride", &size);
-    let card = "section[aria-label=\"Waits for you\"]";
+    let card = "section[aria-label=\"Needs your answer\"]";
     let button = format!("document.querySelector('{card} button.first')");
     page.wait_for(
         "the first card can be pressed",
@@ -163,7 +165,9 @@ fn new_or_moved_cards_ignore_clicks_meant_for_another() {
 #[test]
 fn job_list_shows_owner_cost_and_plan_progress() {
     let plan = json!({"items": [{"text": "paint", "status": "done"}, {"text": "look", "status": "in_progress"}, {"text": "tell"}]});
-    let answers = vec![call("plan", plan), finish()];
+    // The first is refused, because points of the plan are open.
+    let because = call("finish", json!({"summary": "All done.", "reason": "The rest is for tomorrow."}));
+    let answers = vec![call("plan", plan), finish(), because];
     let script = Script { order: Order::Turns, ..Script::of(answers) };
     let model = ScriptedServer::start_on_thread(script).unwrap();
     let name = format!("http://{}/v1#scripted", model.address());
@@ -185,8 +189,8 @@ fn job_list_shows_owner_cost_and_plan_progress() {
         "/ · ada · \\$\\d+\\.\\d\\d/.test(document.querySelector('.job .main').innerText)",
     );
     page.wait_for(
-        "and the points of its plan",
-        "document.querySelector('.job progress[aria-label=\"Points of the plan that are done\"]')?.max === 3",
+        "and how much of its plan is done, without a bar",
+        "document.querySelector('.job .main').innerText.includes('1 of 3 plan items') && document.querySelector('.job progress') === null",
     );
     page.assert_no_exceptions();
 }

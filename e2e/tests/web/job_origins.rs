@@ -22,7 +22,7 @@ fn preview_opens_without_a_secret_in_any_url() {
     page.wait_for("the page of the job is framed", &has("iframe[title='Preview of port 8123']"));
     let mut frame = browser.frame(&format!("{id}-8123.localhost"));
     frame.wait_for("it is shown", &shows("served by the job"));
-    press(&mut page, "Open");
+    press(&mut page, "Open in a new tab");
     let place = format!("{id}-8123.localhost");
     browser.wait_for_page(&place).wait_for("it is shown in a tab", &shows("served by the job"));
     let mut addresses = browser.addresses();

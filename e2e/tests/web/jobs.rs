@@ -10,7 +10,7 @@ fn page_starts_a_step_job_and_downloads_its_zip() {
     let server = Server::start();
     let browser = Browser::start();
     let mut page = open(&browser, &server, "");
-    page.wait_for("the page is there", &shows("What shall be done?"));
+    page.wait_for("the page is there", &has("#task"));
     press(&mut page, "Explicit steps");
     page.wait_for("the editor is there", &has(".cm-content"));
     press(&mut page, "Start");
@@ -93,8 +93,8 @@ fn jobs_can_be_searched_filtered_deleted_and_used_as_a_template() {
     write(&mut page, "#search", "gloomy");
     page.wait_for("the failed one is found", &format!("{} && !({})", shows("gloomy"), shows("bright")));
     page.act("document.querySelector('[popovertarget]').click()");
-    press(&mut page, "Remove");
-    page.wait_for("it is gone", &shows("No job fits"));
+    press(&mut page, "Delete");
+    page.wait_for("it is gone", &shows("No matching job"));
     server.get(&format!("/v1/jobs/{}", bad.id)).expect(404);
     page.assert_no_exceptions();
 }
@@ -130,7 +130,7 @@ fn replay_has_the_files_written_by_commands() {
         "what is gone is gone",
         "![...document.querySelectorAll('.entry')].some(entry => entry.innerText.includes('big.bin'))",
     );
-    page.wait_for("and it is said of what was looked at", &file("The file was not there then."));
+    page.wait_for("and it is said of what was looked at", &file("The file did not exist then."));
     press(&mut page, "log.txt");
     page.wait_for("the file is as it was later", &file("version two"));
     page.assert_no_exceptions();
@@ -164,7 +164,7 @@ fn finished_job_can_be_replayed_with_its_files() {
         "the file is as it was",
         "document.querySelector('.viewer pre')?.innerText.includes('first thought')",
     );
-    press(&mut page, "To the end");
+    press(&mut page, "Back to the end");
     page.wait_for("all is there", &shows("edit_file"));
     page.wait_for(
         "the file is as it is now",

@@ -29,11 +29,11 @@ fn f6_leaves_a_terminal_and_an_exited_shell_can_be_restarted() {
 
     page.evaluate("document.querySelector('.xterm-helper-textarea').focus()");
     type_keys(&mut page, "exit");
-    page.wait_for("the shell is over", &shows("The shell has ended"));
+    page.wait_for("the shell is over", &shows("The shell exited"));
     press(&mut page, "New shell");
     page.wait_for(
         "another one greets",
-        &format!("{screen}?.includes('$') && !({})", shows("The shell has ended")),
+        &format!("{screen}?.includes('$') && !({})", shows("The shell exited")),
     );
     page.evaluate("document.querySelector('.xterm-helper-textarea').focus()");
     type_keys(&mut page, "touch go");
@@ -94,10 +94,10 @@ fn reloading_a_preview_keeps_the_focus_and_opens_no_dialog() {
     page.wait_for("the other page is framed", &has("iframe[src$='/other.html']"));
     let focus = "document.activeElement.getAttribute('aria-label')";
     assert_eq!(page.evaluate(focus), "Path");
-    page.evaluate("globalThis.framed = document.querySelector('iframe'); document.querySelector('[aria-label=\"Load again\"]').focus()");
+    page.evaluate("globalThis.framed = document.querySelector('iframe'); document.querySelector('[aria-label=\"Reload\"]').focus()");
     key(&mut page, "Enter", "\r", 0);
     page.wait_for("it is loaded again", "document.querySelector('iframe') !== globalThis.framed");
-    assert_eq!(page.evaluate(focus), "Load again");
+    assert_eq!(page.evaluate(focus), "Reload");
     job.touch("go");
     page.assert_no_exceptions();
 }

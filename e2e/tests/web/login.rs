@@ -20,10 +20,10 @@ fn page_logs_in_with_a_key_creates_another_and_logs_out() {
     let admin = secret_of(&server, None, "root", "admin");
     let browser = Browser::start();
     let mut page = open(&browser, &server, "#/admin");
-    page.wait_for("the key is asked for", &shows("This server asks for a key"));
+    page.wait_for("the key is asked for", &shows("This server requires an API key"));
     write(&mut page, "#key", "caisson_wrong");
     press(&mut page, "Log in");
-    page.wait_for("a wrong one is refused", &shows("this server knows no such key"));
+    page.wait_for("a wrong one is refused", &shows("unknown or revoked API key"));
     write(&mut page, "#key", &admin);
     press(&mut page, "Log in");
     page.wait_for("the page says who this is", &shows("root"));
@@ -31,7 +31,7 @@ fn page_logs_in_with_a_key_creates_another_and_logs_out() {
     assert_eq!(page.evaluate("document.cookie"), json!(""), "no script can read the session");
 
     write(&mut page, "#key-name", "robot");
-    press(&mut page, "Give out a key");
+    press(&mut page, "Create key");
     page.wait_for("the secret is shown once", &has(".secret code"));
     let secret = page.evaluate("document.querySelector('.secret code').textContent");
     let secret = secret.as_str().unwrap().to_owned();
@@ -45,7 +45,7 @@ fn page_logs_in_with_a_key_creates_another_and_logs_out() {
     });
 
     press(&mut page, "Log out");
-    page.wait_for("the key is asked for again", &shows("This server asks for a key"));
+    page.wait_for("the key is asked for again", &shows("This server requires an API key"));
     assert_eq!(page.evaluate("fetch('/v1/jobs').then(answer => answer.status)"), json!(401));
     page.assert_no_exceptions();
 }
@@ -67,12 +67,12 @@ fn page_creates_lists_and_revokes_share_links() {
     press(&mut page, "Log in");
     page.wait_for("the file is listed", &has(".entry"));
     page.act("document.querySelector('[aria-label=\"Share files\"]').click()");
-    press(&mut page, "Make a link");
+    press(&mut page, "Create link");
     page.wait_for("the link is shown", &has("input.link"));
     page.wait_for("and listed", &has("#share-files li"));
     let told = page.evaluate("document.querySelector('#share-files li').innerText");
     let told = told.as_str().unwrap();
-    assert!(told.contains("files, to watch") && told.contains("by root on"), "{told}");
+    assert!(told.contains("files, view only") && told.contains("created by root on"), "{told}");
     let link = page.evaluate("document.querySelector('input.link').value");
     let sealed = link.as_str().unwrap().rsplit('/').next().unwrap().to_owned();
     let files = format!("/v1/jobs/{id}/files?share={sealed}");

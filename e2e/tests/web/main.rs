@@ -21,6 +21,7 @@ mod page_helpers;
 mod pane_layout;
 mod panes;
 mod read_only;
+mod results;
 mod rich_output;
 mod server_endpoints;
 mod server_failures;

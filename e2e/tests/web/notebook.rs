@@ -46,11 +46,28 @@ fn holder_works_in_the_notebook_pane_and_others_are_view_only() {
     // Another browser shows who has taken over.
     let other = Browser::start();
     let mut others = open(&other, &server, &format!("#/jobs/{}/notebook", job.id));
-    others.wait_for("others may look", &shows("has taken over: you may look."));
+    others.wait_for("others may look", &shows("has taken over; you can only look."));
     press(&mut page, "Hand back");
     page.wait_for("the agent goes on", "!document.body.innerText.includes('Hand back')");
     job.put_file("go", "").expect(200);
     page.wait_for("to its end", &shows("All done."));
     let told = model.requests().last().unwrap().body.to_string();
     assert!(told.contains("made by-hand.txt"), "{told}");
+}
+
+#[test]
+fn notebook_that_a_browser_denies_storage_is_offered_in_a_new_tab() {
+    let server = Server::start_with(Options { images: Some(default_images()), ..Options::default() });
+    let wait = json!({"tool": "shell", "command": "echo began; until [ -e go ]; do sleep 0.05; done"});
+    let job = server.schedule(&json!({"image": "default", "steps": [wait]}));
+    // Without partitions of their own, frames of another site have no storage.
+    let browser = Browser::start_with(&["--disable-features=ThirdPartyStoragePartitioning"]);
+    let mut page = open(&browser, &server, &format!("#/jobs/{}/notebook", job.id));
+    page.wait_for("it is said", &shows("JupyterLab keeps reloading"));
+    page.wait_for("the frame is gone", &format!("!({})", has("iframe[title=Notebook]")));
+    press(&mut page, "Open in a new tab");
+    let mut tab = browser.wait_for_page(&format!("{}-jupyter.localhost", job.id));
+    tab.wait_for("it works in a tab", &has(".jp-LabShell"));
+    job.touch("go");
+    page.assert_no_exceptions();
 }

@@ -133,7 +133,7 @@ fn oidc_login_takes_the_role_from_the_claim() {
     by_copy().expect(200);
     server.get(&files).expect(200);
     press(&mut page, "Log out");
-    page.wait_for("the key is asked for again", &shows("This server asks for a key"));
+    page.wait_for("the key is asked for again", &shows("This server requires an API key"));
     page.assert_no_exceptions();
     by_copy().expect_problem(401, "key_missing");
     server.get(&files).expect_problem(401, "key_missing");
@@ -144,10 +144,7 @@ fn oidc_login_takes_the_role_from_the_claim() {
     let elsewhere = Browser::start();
     let mut page = elsewhere.open(&format!("http://localhost:{}/", server.port));
     log_in_as(&mut page, "bob");
-    page.wait_for(
-        "who has no role is told so",
-        &shows("bob@example.org is known there, and has no role here"),
-    );
+    page.wait_for("who has no role is told so", &shows("bob@example.org has no role on this server"));
     assert_eq!(page.evaluate("fetch('/v1/jobs').then(answer => answer.status)"), json!(401));
 }
 
@@ -182,7 +179,7 @@ fn oidc_login_started_in_another_browser_is_refused() {
         // Without the state of a login that this browser started, no text from the request is shown to anybody.
         let cookies: Vec<&str> =
             answer.headers().get_all("set-cookie").iter().map(|cookie| cookie.to_str().unwrap()).collect();
-        let told = "caisson_login_problem=the%20login%20was%20begun%20in%20another%20browser";
+        let told = "caisson_login_problem=the%20login%20was%20started%20in%20another%20browser";
         assert!(cookies.len() == 1 && cookies[0].starts_with(told), "{query}: {cookies:?}");
     }
     // Each failed login is logged, without the values from its request.

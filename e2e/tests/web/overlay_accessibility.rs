@@ -20,14 +20,20 @@ fn check_every_state(colours: &str, width: u32) {
         call("write_file", json!({"path": "app.py", "content": "import os\nprint('red')\n"})),
         call("apply_patch", json!({"patch": PATCH})),
         waiting_answer(),
-        call("finish", json!({"summary": "All done."})),
+        ScriptedAnswer::calls(&[
+            (
+                "plan",
+                json!({"items": [{"text": "paint it", "status": "done"}, {"text": "look at it", "status": "done"}]}),
+            ),
+            ("finish", json!({"summary": "All done."})),
+        ]),
     ]);
     let server = Server::start_with(Options { config, ..Options::default() });
     let job = server.schedule(&json!({"task": "colour it", "approve_plan": true}));
     let browser = Browser::start();
     let mut page = open(&browser, &server, &format!("#/jobs/{}", job.id));
     set_look(&mut page, colours, width);
-    page.wait_for("the card is there", &shows("Is this plan good?"));
+    page.wait_for("the card is there", &shows("Accept this plan?"));
     page.evaluate(&format!("{}; 0", axe()));
     let look = |page: &mut Page, what: &str| {
         assert_accessible(page, &format!("{what} in {colours}, {width} wide"));

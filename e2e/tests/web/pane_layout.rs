@@ -1,6 +1,6 @@
 //! Arranging panes: in the order of opening, moved, resized, by the keyboard; and what the resources pane shows.
 
-use e2e::{Browser, Server};
+use e2e::{Browser, Server, wait_until};
 use serde_json::json;
 
 use crate::page_helpers::{has, open, press, shows};
@@ -16,7 +16,7 @@ fn panes_open_in_order_and_can_be_moved_and_resized() {
     page.wait_for("the job is there", &shows("shown"));
     press(&mut page, "Network");
     page.wait_for("one pane is open", "document.querySelectorAll('.pane').length === 1");
-    page.act("document.querySelector('[aria-label=\"Show Files too\"]').click()");
+    page.act("document.querySelector('[aria-label=\"Add Files\"]').click()");
     page.wait_for("two are", "document.querySelectorAll('.pane').length === 2");
     // Resources is the seventh pane; Shift adds it to the open ones.
     let digit =
@@ -53,12 +53,20 @@ fn panes_open_in_order_and_can_be_moved_and_resized() {
     );
     page.act("document.querySelector('[aria-label=\"Close Resources\"]').click()");
     page.wait_for("it was closed", &format!("!({})", has(".charts")));
-    page.act("document.querySelector('[aria-label=\"Show Resources too\"]').click()");
+    page.act("document.querySelector('[aria-label=\"Add Resources\"]').click()");
     page.wait_for(
         "what it knew is there at once",
         "document.querySelector('.charts .line')?.getAttribute('d').includes('L')",
     );
+    wait_until("the server has recorded something", || {
+        let history = job.get("stats/history").expect(200).json();
+        history["samples"].as_array().is_some_and(|samples| !samples.is_empty())
+    });
     job.touch("go");
     page.wait_for("the job is over", &shows("Complete"));
+    page.evaluate("location.reload()");
+    page.wait_for("resources are shown after the end", &format!("Number({charts}?.slice(11)) >= 1"));
+    let limits = "document.querySelectorAll('.charts .limit').length";
+    page.wait_for("with their limits", &format!("{limits} === 4"));
     page.assert_no_exceptions();
 }

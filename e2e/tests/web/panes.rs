@@ -127,7 +127,7 @@ fn desktop_accepts_input_and_no_url_contains_a_secret() {
         done["result"]["windows"].as_array().is_some_and(|windows| windows.iter().any(is_wanted))
     };
     wait_until("the window is there", || has_window(|_| true));
-    press(&mut page, "Use it");
+    press(&mut page, "Control");
     // The window covers this point; the click gives it the keyboard focus.
     let place = page.evaluate(
         "(() => { const b = document.querySelector('.desktop-place canvas').getBoundingClientRect(); return [b.left + b.width * 0.1, b.top + b.height * 0.15]; })()",

@@ -34,23 +34,31 @@ fn read_only_viewers_are_offered_only_permitted_actions() {
     write(&mut page, "#key", &viewer);
     press(&mut page, "Log in");
     page.wait_for("the job is followed", &shows("began"));
-    page.wait_for("files can be looked at", &shows("Your key may look, not change."));
+    page.wait_for("files can be looked at", &shows("Your key is read-only."));
     page.act("document.querySelector('[popovertarget]').click()");
     let offered = page.evaluate(
         "[...document.querySelectorAll('main button, main a, main textarea')].map(part => part.textContent.trim() || part.id)",
     );
     let offered: Vec<&str> = offered.as_array().unwrap().iter().filter_map(|name| name.as_str()).collect();
-    for name in
-        ["Pause", "Take over", "Cancel", "steer", "Terminal", "Notebook", "Preview", "Use as a template"]
-    {
+    for name in [
+        "Pause",
+        "Extend",
+        "Take over",
+        "Cancel",
+        "steer",
+        "Terminal",
+        "Notebook",
+        "Preview",
+        "Use as a template",
+    ] {
         assert!(!offered.contains(&name), "{name} is offered: {offered:?}");
     }
-    for name in ["Desktop", "Files", "Network", "Log as text"] {
+    for name in ["Desktop", "Files", "Network", "Open the log"] {
         assert!(offered.contains(&name), "{name} is not offered: {offered:?}");
     }
     page.evaluate(&format!("location.hash = '#/jobs/{id}/desktop'"));
-    page.wait_for("the desktop can be watched", &shows("Own tab"));
-    for name in ["Use it", "Paste"] {
+    page.wait_for("the desktop can be watched", &shows("Open in a new tab"));
+    for name in ["Control", "Paste"] {
         assert_eq!(page.evaluate(&shows(name)), json!(false), "{name} is offered");
     }
     page.assert_no_exceptions();

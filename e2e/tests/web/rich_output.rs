@@ -50,6 +50,7 @@ fn cells_show_images_and_tables_and_hostile_html_is_harmless() {
         "other HTML is in a frame that may do nothing",
         "document.querySelector('iframe[title=\"HTML output\"]')?.getAttribute('sandbox') === '' && document.querySelector('iframe[title=\"HTML output\"]').srcdoc.includes('harmless words')",
     );
+    page.evaluate("document.querySelector('[data-scroller]').scrollTop = 1e9");
     page.wait_for(
         "what was updated stands there once, as it was at last",
         "(() => { const texts = [...document.querySelectorAll('.call .inside > pre:not([aria-label])')].map(p => p.innerText); \

@@ -156,7 +156,7 @@ fn failed_upload_on_the_start_page_leaves_no_draft() {
          ? Promise.resolve(new Response(JSON.stringify({code: 'x', detail: 'the disk is full'}), {status: 507})) : own(path, rest); 0",
     );
     press(&mut page, "Start");
-    page.wait_for("it is said", &shows("a.txt: the disk is full Nothing was started."));
+    page.wait_for("it is said", &shows("a.txt: the disk is full The job was not started."));
     let jobs = server.get("/v1/jobs").expect(200).json();
     assert_eq!(jobs["jobs"], json!([]), "no draft is left");
     page.evaluate("globalThis.fetch = own; 0");
@@ -193,5 +193,32 @@ fn start_page_reports_a_missing_model_and_shows_the_demo() {
     assert!(job["agent"]["recorded"] == true, "{job}");
     server.job(job["job_id"].as_str().unwrap()).cancel().expect(202);
     page.wait_for("it ends when it is told to", &shows("Cancelled"));
+    page.assert_no_exceptions();
+}
+
+#[test]
+fn admin_sets_up_a_model_in_the_page() {
+    let (model, _) = model();
+    let config = "[model]\nlocal = false\n".into();
+    let server = Server::start_with(Options { config, ..Options::default() });
+    let browser = Browser::start();
+    let mut page = open(&browser, &server, "");
+    page.wait_for("the form is there", &has("#setup-provider"));
+    // The last choice is a server that is none of the providers.
+    page.evaluate(
+        "{ const field = document.querySelector('#setup-provider'); field.value = ''; field.dispatchEvent(new Event('change', {bubbles: true})); } 0",
+    );
+    write(&mut page, "#setup-address", &format!("http://{}/v1", model.address()));
+    write(&mut page, "#setup-key", "sk-very-secret");
+    press(&mut page, "Test");
+    page.wait_for("the model answers", &shows(" answers."));
+    press(&mut page, "Save");
+    page.wait_for(
+        "jobs can use it",
+        "document.querySelector('#model')?.innerText.includes('scripted (default)')",
+    );
+    assert_eq!(page.evaluate(&has("#setup-key")), json!(false), "the card is gone");
+    page.evaluate("location.hash = '#/admin'");
+    page.wait_for("its origin is shown", &shows("Chosen by an admin."));
     page.assert_no_exceptions();
 }

@@ -23,12 +23,17 @@ pub(crate) fn empty() -> PathBuf {
     inside
 }
 
-/// Asserts that nothing was created or changed beside the folder.
+/// Asserts that nothing was created or changed beside the folder, except files with these names.
 pub(crate) fn assert_untouched(also: &[&str]) {
+    assert_only(|name| also.contains(&name));
+}
+
+/// Asserts that nothing was created or changed beside the folder, except files with expected names.
+pub(crate) fn assert_only(is_expected: impl Fn(&str) -> bool) {
     assert_eq!(fs::read(UNPACK_FOLDER.join("witness")).expect("the witness"), b"here");
     for entry in fs::read_dir(&*UNPACK_FOLDER).expect("the folder") {
         let name = entry.expect("an entry").file_name();
         let name = name.to_string_lossy();
-        assert!(["in", "witness"].contains(&&*name) || also.contains(&&*name), "{name} is new");
+        assert!(["in", "witness"].contains(&&*name) || is_expected(&name), "{name} is new");
     }
 }

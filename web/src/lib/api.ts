@@ -25,11 +25,18 @@ export class ApiError extends Error {
 /** A callback for 401 responses. */
 export const unauthorized = { tell: (): void => undefined };
 
+/** The message of a problem, which begins with the invalid field unless it names the field itself. */
+function messageOf({ detail, title, field }: Partial<Problem>): string | undefined {
+  if (!detail || !field) return detail ?? title;
+  const name = field.slice(field.lastIndexOf('.') + 1);
+  return [field, name].some((part) => detail.includes(`\`${part}\``)) ? detail : `${field}: ${detail}`;
+}
+
 export async function failure(response: Response): Promise<ApiError> {
   const text = await response.text();
   try {
     const problem = JSON.parse(text) as Partial<Problem>;
-    return new ApiError(response.status, problem.code ?? 'error', problem.detail ?? problem.title ?? text);
+    return new ApiError(response.status, problem.code ?? 'error', messageOf(problem) ?? text);
   } catch {
     return new ApiError(response.status, 'error', text || response.statusText);
   }
@@ -71,7 +78,7 @@ export async function request(method: string, path: string, body?: BodyInit | ob
       body: isPlain ? JSON.stringify(body) : (body as BodyInit | undefined),
     });
   } catch {
-    const doubt = method === 'GET' ? '' : ' It may have done what was asked all the same.';
+    const doubt = method === 'GET' ? '' : ' It may have processed the request all the same.';
     throw new ApiError(0, 'offline', `The server does not answer.${doubt}`);
   }
   if (!response.ok && response.status !== manner.takes) {
@@ -87,7 +94,7 @@ export async function get<T>(path: string, manner: Manner = {}): Promise<T> {
   try {
     return await (response.json() as Promise<T>);
   } catch {
-    throw new ApiError(0, 'offline', 'The answer of the server has broken off.');
+    throw new ApiError(0, 'offline', 'The connection broke while the server was answering.');
   }
 }
 
@@ -124,6 +131,7 @@ export const api = {
   retry: (id: string) => post<Accepted>(`/v1/jobs/${id}/retry`),
   pause: (id: string) => post<Job>(`/v1/jobs/${id}/pause`),
   resume: (id: string, body: object = {}) => post<Job>(`/v1/jobs/${id}/resume`, body),
+  extend: (id: string, seconds: number) => post<Job>(`/v1/jobs/${id}/extend`, { seconds }),
   message: (id: string, text: string) => post<unknown>(`/v1/jobs/${id}/message`, { text }),
   answer: (id: string, question: string, answer: object) => post<unknown>(`/v1/jobs/${id}/requests/${question}`, answer),
   remove: (id: string) => remove(`/v1/jobs/${id}`),
@@ -135,6 +143,7 @@ export const api = {
   save: (id: string, path: string, content: BodyInit) => request('PUT', filePath(id, path), content),
   ports: (id: string) => get<{ ports: { port: number }[] }>(`/v1/jobs/${id}/ports`, { patience: SHORT_PATIENCE_MS }),
   stats: (id: string) => get<Schemas['SandboxStats']>(`/v1/jobs/${id}/stats`, { patience: SHORT_PATIENCE_MS }),
+  statsHistory: (id: string) => get<Schemas['StatsHistory']>(`/v1/jobs/${id}/stats/history`, { patience: SHORT_PATIENCE_MS }),
 };
 
 export function filePath(id: string, path: string): string {

@@ -16,5 +16,5 @@ test('where nothing is by the count of the page, the nearest is', () => {
 });
 
 test('it is said in words', () => {
-  expect(inWords({ turns: 4, money_usd: 1, wall_s: 7200 })).toBe('turns: 4, money: $1.00, time: 2 h 0 min');
+  expect(inWords({ turns: 4, money_usd: 1, wall_s: 7200 })).toBe('turns: 4, money: $1.00, time: 2 h');
 });

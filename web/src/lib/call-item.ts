@@ -26,6 +26,8 @@ export interface CallItem {
   exitCode: number | null;
   reason: string;
   note: string;
+  /** What a click has hit, as far as the result says. */
+  target: string;
   /** The tool's own message, such as `edited index.html`. */
   said: string;
   duration: number | null;

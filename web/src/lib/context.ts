@@ -7,6 +7,14 @@ export interface Segment {
   text: string;
 }
 
+const TITLES: Record<string, string> = {
+  system: 'System prompt', tools: 'Tools', task: 'Task', pin: 'Pinned', notes: 'Notes', map: 'Repository map', plan: 'Plan', summary: 'Summary', raw: 'Message',
+  masked: 'Message, output left out', cut: 'Message, shortened', missing: 'Missing', pending: 'Not sent yet', volatile: 'Status', user: 'User', assistant: 'Assistant', tool: 'Tool result',
+};
+
+/** The kind of a segment in words. */
+export const titleOf = (kind: string): string => TITLES[kind] ?? kind;
+
 export interface Context {
   tokens: number | null;
   budget: number | null;

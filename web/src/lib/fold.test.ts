@@ -61,6 +61,12 @@ test('a picture that a cell has shown is there once, and one that only the end t
   expect(screen.screenshots).toHaveLength(1);
 });
 
+test('the last screen is a screenshot of the desktop', () => {
+  const job = play([{ kind: 'screen_captured', data: { screenshot: { digest: '938b'.repeat(16), media_type: 'image/png' } } }]);
+  expect(job.screenshots).toMatchObject([{ rich: { type: 'image/png', digest: '938b'.repeat(16) }, isScreen: true }]);
+  expect(job.items).toEqual([]);
+});
+
 test('a drawing is shown as one', () => {
   const job = play([
     { kind: 'call_started', call, data: { tool: 'python', input: {} } },
@@ -173,7 +179,8 @@ test('the window of the model and what was folded are known, and what folding co
     { kind: 'summary_created', data: { range: summary.range, usage: { input: 100, output: 20 }, cost: 500_000_000, summary } },
     { kind: 'summary_created', data: { range: summary.range, usage: { input: 7, output: 1 }, problem: 'it says nothing' } },
   ]);
-  expect(job.spent).toMatchObject({ prompt: 1500, window: 6000, input: 107, output: 21, dollars: 0.5 });
+  expect(job.spent).toMatchObject({ input: 107, output: 21, dollars: 0.5 });
+  expect(job.window).toMatchObject({ prompt: 1500, most: 6000, asked: 2 });
   expect(job.folds).toEqual([{ key: '3', range: 'e3–e9', level: 1, text: 'It was looked around.' }]);
 });
 
@@ -208,7 +215,7 @@ test('what people did is told with who it was', () => {
   ]);
   expect(callOf(job, 'step-1.1')?.by).toBe('ada');
   expect(job.items.slice(1).map((item) => (item.kind === 'call' ? '' : item.text))).toEqual([
-    'ada put a.txt (5 bytes)', 'ada deleted b.txt: in vain, there is none', 'ada something new',
+    'ada uploaded a.txt (5 bytes)', 'ada deleted b.txt: failed, there is none', 'ada something new',
   ]);
 });
 
@@ -223,12 +230,20 @@ test('what a job calls a digest is an address only where it is one', () => {
   }
 });
 
+test('what the sandbox is has no line of its own', () => {
+  const job = play([
+    { kind: 'agent_notified', data: { code: 'environment', text: 'What you work with' } },
+    { kind: 'agent_notified', data: { code: 'handed_back', text: 'Ada gives it back' } },
+  ]);
+  expect(job.items).toMatchObject([{ kind: 'notice', text: 'Ada gives it back' }]);
+});
+
 test('that nobody answered is not said in the words of a person', () => {
   const job = play([
     { kind: 'input_requested', data: { id: 'r1', kind: 'command', text: 'words of the agent' } },
     { kind: 'input_answered', data: { id: 'r1', answer: null } },
   ]);
-  expect(job.items).toMatchObject([{ kind: 'notice', text: 'Nobody answered in time: the command was not allowed.' }]);
+  expect(job.items).toMatchObject([{ kind: 'notice', text: 'No answer in time: the command was not allowed.' }]);
 });
 
 test('output of two streams in turn is a bounded number of parts', () => {
@@ -250,4 +265,30 @@ test('what goes on from a branch does not change where it began', () => {
   expect([kept.items.length, kept.calls.size, callOf(kept, 'step-1.1')?.output]).toEqual([1, 1, []]);
   fold(kept, { sequence: 2, time_ms: 1, kind: 'call_output', call, data: { stream: 'stdout', text: 'again' } });
   expect(callOf(kept, 'step-1.1')?.output).toEqual([{ stream: 'stdout', text: 'again' }]);
+});
+
+test('the room of a prompt is counted as its tokens are, and belongs to the last request', () => {
+  const asked = (turn: number, prompt_tokens: number) => ({ kind: 'turn_started', data: { turn, model: 'm', prompt_tokens } });
+  const job = play([
+    { kind: 'context_changed', data: { kind: 'window', model: 'm', budget_tokens: 6000, factor: 1200 } },
+    asked(1, 1500), { kind: 'context_changed', data: { kind: 'correction', factor: 1500 } },
+  ]);
+  expect(job.window).toMatchObject({ prompt: 1500, most: 5000, asked: 2 });
+  fold(job, { sequence: 4, time_ms: 9, ...asked(2, 1600) } as LogEvent);
+  expect(job.window).toMatchObject({ prompt: 1600, most: 4000, asked: 4 });
+});
+
+test('a screenshot of the desktop is told from other pictures', () => {
+  const shown = (id: string, tool: string) => [
+    { kind: 'call_started', call: { id, attempt: 1 }, data: { tool, input: {} } },
+    { kind: 'call_ended', call: { id, attempt: 1 }, data: { status: 'succeeded', result: { images: [{ media_type: 'image/png', digest: 'ab'.repeat(32) }] } } },
+  ];
+  const job = play([...shown('step-1', 'gui'), ...shown('step-2', 'python')]);
+  expect(job.screenshots.map((one) => one.isScreen)).toEqual([true, false]);
+});
+
+test('the result of an agent and whether there was a sandbox are known', () => {
+  const job = play([{ kind: 'sandbox_ready', data: {} }, { kind: 'agent_finished', data: { outcome: 'failed', summary: 'It cannot be done.' } }]);
+  expect([job.hasSandbox, job.result]).toEqual([true, { summary: 'It cannot be done.', isFailed: true }]);
+  expect(empty().hasSandbox).toBe(false);
 });

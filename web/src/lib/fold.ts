@@ -1,162 +1,17 @@
 // The page's state of a job, folded from its events one by one, so that a finished job can be replayed by folding
 // only some of them. A changed item is replaced, never mutated, so that components detect the change.
 
-import { addOutput, best, decode, isSamePicture, richOf, type CallItem, type Rich } from './call-item';
-import { changeFiles, takeFound, type KnownFile } from './known';
+import { addOutput, best, decode, isSamePicture, richOf, type CallItem } from './call-item';
+import { clickedIn } from './call-summary';
+import { changedByScan, changedByTool } from './changes';
+import { describeAction, describeAnswer, describeLoss, nameOf, WAITED_FOR } from './event-text';
+import { duration } from './format';
+import type { Ask, Connection, Folded, LogEvent, TextItem } from './folded';
+import { changeFiles, putFile, takeFound } from './known';
+import { countTime, limitsOf, millisecondsOf } from './limits';
+import { takeServer } from './mcp';
 
-export interface LogEvent {
-  sequence: number;
-  time_ms: number;
-  kind: string;
-  data?: any;
-  call?: { id: string; attempt: number } | null;
-  /** The API caller that caused the event. */
-  actor?: { name: string; key?: string } | null;
-}
-
-export interface TextItem {
-  kind: 'thought' | 'said' | 'person' | 'notice' | 'state' | 'finish' | 'point';
-  key: string;
-  sequence: number;
-  time: number;
-  text: string;
-  tone: 'plain' | 'good' | 'bad' | 'wait';
-}
-
-export type Item = CallItem | TextItem;
-
-export interface PlanItem {
-  text: string;
-  status: 'pending' | 'in_progress' | 'done' | 'skipped';
-}
-
-export interface Ask {
-  id: string;
-  kind: string;
-  text: string;
-  call?: string;
-  options?: string[];
-  plan?: { items: PlanItem[] } | null;
-  command?: string | null;
-  egress?: { host: string; port: number; rule: string; code: string; reason: string } | null;
-  deadline_ms?: number | null;
-}
-
-export interface Connection {
-  id: number;
-  key: string;
-  time: number;
-  host: string;
-  port: number;
-  method: string;
-  verdict: string;
-  rule: string;
-  reason: string;
-  /** The policy change that would allow the connection. */
-  remedy: string;
-  up: number;
-  down: number;
-  open: boolean;
-}
-
-export interface Spent {
-  turns: number;
-  /** Started calls, of the agent and of users. */
-  calls: number;
-  /** Ended calls of the agent, which is what the budget counts. */
-  toolCalls: number;
-  input: number;
-  output: number;
-  dollars: number;
-  prompt: number;
-  window: number;
-  /** Milliseconds of work until the job last waited, and the time since which it works now. */
-  worked: number;
-  workingSince: number | null;
-}
-
-export interface Folded {
-  last: number;
-  time: number;
-  state: string;
-  code: string;
-  reason: string;
-  items: Item[];
-  /** Index of each call in `items`. */
-  calls: Map<string, number>;
-  plan: PlanItem[];
-  /** The plan item under which calls are shown. */
-  point: string;
-  asks: Ask[];
-  connections: Connection[];
-  byConnection: Map<number, number>;
-  spent: Spent;
-  budget: Budget;
-  model: string;
-  /** The answer and reasoning that the model is streaming; not in the log yet. */
-  saying: string;
-  thinking: string;
-  folds: { key: string; range: string; level: number; text: string }[];
-  holder: string;
-  /** The sequence number of the holder's takeover event. */
-  holderSince: number;
-  /** Whether the workspace starts from a cloned repository. */
-  isCloned: boolean;
-  screenshots: { sequence: number; time: number; rich: Rich }[];
-  /** Files of the workspace, as far as the log reveals them. */
-  files: Map<string, KnownFile>;
-  /** The commit at which the job's repository was cloned. */
-  commit: string | null;
-  artifact: boolean;
-}
-
-export interface Budget {
-  money_usd?: number | null;
-  tokens?: number | null;
-  turns?: number | null;
-  tool_calls?: number | null;
-  wall_s?: number | null;
-}
-
-export function empty(): Folded {
-  return {
-    last: 0,
-    time: 0,
-    state: 'queued',
-    code: '',
-    reason: '',
-    items: [],
-    calls: new Map(),
-    plan: [],
-    point: '',
-    asks: [],
-    connections: [],
-    byConnection: new Map(),
-    spent: { turns: 0, calls: 0, input: 0, output: 0, dollars: 0, prompt: 0, window: 0, toolCalls: 0, worked: 0, workingSince: null },
-    budget: {},
-    model: '',
-    saying: '',
-    thinking: '',
-    folds: [],
-    holder: '',
-    holderSince: 0,
-    isCloned: false,
-    screenshots: [],
-    files: new Map(),
-    commit: null,
-    artifact: false,
-  };
-}
-
-/** A copy of the state for display, which further folding does not change. */
-export function snapshot(job: Folded): Folded {
-  return { ...job, items: job.items.slice(), connections: job.connections.slice(), screenshots: job.screenshots.slice(), spent: { ...job.spent } };
-}
-
-/** A copy of the state from which folding can continue later. */
-export function branch(job: Folded): Folded {
-  return { ...snapshot(job), calls: new Map(job.calls), byConnection: new Map(job.byConnection) };
-}
+export * from './folded';
 
 export function fold(job: Folded, event: LogEvent): void {
   if (event.sequence <= job.last) return;
@@ -189,46 +44,53 @@ function change(job: Folded, event: LogEvent, how: (call: CallItem) => Partial<C
   job.items[place] = { ...call, ...how(call) };
 }
 
+/** Tools whose images are of the desktop or its browser. */
+const ON_SCREEN = new Set(['gui', 'browser', 'screenshot']);
+
 /** Tools whose calls add nothing to what the timeline shows anyway. */
 const SILENT = new Set(['plan', 'finish', 'ask_user']);
 
 const HANDLERS: Record<string, Handler> = {
   job_created(job, _event, data, say) {
-    const task = data.spec?.work?.task;
+    const spec = data.spec ?? {};
+    const task = spec.work?.task;
     const text = typeof task === 'string' ? task : task?.text;
     if (text) say('person', text);
-    job.budget = data.spec?.agent?.budget ?? data.spec?.budget ?? {};
-    job.isCloned = Boolean(data.spec?.git);
+    job.budget = spec.agent?.budget ?? spec.budget ?? {};
+    job.isCloned = Boolean(spec.git);
+    job.limits = limitsOf(spec.limits);
+    job.clock.limit = millisecondsOf(spec.wall_clock);
+    job.egressWait = millisecondsOf(spec.egress_settings?.wait);
   },
   state_changed(job, event, data, say) {
     if (job.spent.workingSince !== null) job.spent.worked += Math.max(0, event.time_ms - job.spent.workingSince);
     job.spent.workingSince = data.state === 'running' ? event.time_ms : null;
     const before = job.state;
     job.state = data.state;
+    countTime(job, event.time_ms);
     job.code = data.code ?? '';
     job.reason = data.reason ?? '';
     const why = job.reason ? `: ${job.reason}` : '';
     if (data.state !== 'running') job.saying = job.thinking = '';
-    if (data.state === 'paused') say('state', job.code === 'question' || job.code === 'approval' ? 'Waits for a person' : `Paused${why}`, 'wait');
+    if (data.state === 'paused') say('state', job.code === 'question' || job.code === 'approval' ? 'Waiting for an answer' : `Paused${why}`, 'wait');
     else if (data.state === 'failed') say('state', `Failed${why}`, 'bad');
     else if (data.state === 'cancelled') say('state', `Cancelled${why}`, 'wait');
     else if (data.state === 'complete') say('state', 'Complete', 'good');
-    else if (data.state === 'running' && before === 'paused') say('state', 'Goes on', 'plain');
+    else if (data.state === 'running' && before === 'paused') say('state', 'Resumed', 'plain');
   },
-  sandbox_ready(_job, _event, data, say) {
+  sandbox_ready(job, _event, data, say) {
+    job.hasSandbox = true;
     const missing = (data.unenforced ?? []).map((limit: any) => `${limit.limit}: ${limit.why}`).join('; ');
-    say('state', missing ? `The sandbox is ready. Not enforced on this host: ${missing}` : 'The sandbox is ready');
+    say('state', missing ? `Sandbox ready. Not enforced on this host: ${missing}` : 'Sandbox ready');
   },
   sandbox_lost(_job, _event, data, say) {
-    const names = (kernel: any) => kernel.variables.join(', ') || 'no variable is known by name';
-    const kernels = (data.kernels ?? []).map((kernel: any) => ` Lost with it: the kernel ${kernel.name} (${names(kernel)}).`);
-    say('state', `The sandbox was lost: ${data.detail}. The work goes back to the last checkpoint.${kernels.join('')}`, 'bad');
+    say('state', describeLoss(data), 'bad');
   },
   sandbox_paused(_job, _event, data, say) {
-    say('state', `The sandbox stands still: ${data.reason}`, 'wait');
+    say('state', `Sandbox paused: ${data.reason}`, 'wait');
   },
   sandbox_resumed(_job, _event, _data, say) {
-    say('state', 'The sandbox goes on');
+    say('state', 'Sandbox resumed');
   },
   call_started(job, event, data) {
     const key = callKey(event);
@@ -238,8 +100,8 @@ const HANDLERS: Record<string, Handler> = {
     job.calls.set(key, job.items.length);
     job.items.push({
       kind: 'call', key, sequence: event.sequence, time: event.time_ms, tool: data.tool, input: data.input ?? {}, step: data.step ?? null,
-      attempt: event.call?.attempt ?? 1, status: 'running', exitCode: null, reason: '', note: '', said: '', duration: null,
-      output: [], outputBytes: 0, hiddenBytes: 0, keptLength: 0, rich: [], by: event.actor?.name ?? '',
+      attempt: event.call?.attempt ?? 1, status: 'running', exitCode: null, reason: '', note: '', target: '', said: '', duration: null,
+      output: [], outputBytes: 0, hiddenBytes: 0, keptLength: 0, rich: [], by: event.actor ? nameOf(event.actor) : '',
     });
   },
   call_output(job, event, data) {
@@ -275,6 +137,7 @@ const HANDLERS: Record<string, Handler> = {
         exitCode: data.exit_code ?? null,
         reason: data.reason ?? '',
         note: data.note ?? '',
+        target: call.tool === 'browser' ? clickedIn(result, text) : '',
         duration: data.duration_ms ?? null,
         said: isSaid && !text.includes('\n') ? text : '',
         rich: [...call.rich, ...pictures],
@@ -283,13 +146,17 @@ const HANDLERS: Record<string, Handler> = {
     });
     const after = callOf(job, callKey(event));
     for (const rich of after?.rich ?? []) {
-      if (rich.type.startsWith('image/')) job.screenshots.push({ sequence: event.sequence, time: event.time_ms, rich });
+      if (rich.type.startsWith('image/')) job.screenshots.push({ sequence: event.sequence, time: event.time_ms, rich, isScreen: ON_SCREEN.has(after?.tool ?? '') });
     }
     if (after?.tool === 'git_clone') job.commit = /(?:^|\n)at ([0-9a-f]{7,40}) /.exec(after.output.map((part) => part.text).join(''))?.[1] ?? null;
-    if (after?.status === 'succeeded') job.files = changeFiles(job.files, after.tool, after.input, event.sequence);
+    if (after?.status !== 'succeeded') return;
+    job.changes = changedByTool(job.changes, job.files, after.tool, after.input);
+    job.files = changeFiles(job.files, after.tool, after.input, event.sequence);
   },
-  turn_started(job, _event, data) {
-    job.spent.prompt = data.prompt_tokens ?? job.spent.prompt;
+  turn_started(job, event, data) {
+    job.window.prompt = data.prompt_tokens ?? job.window.prompt;
+    job.window.most = Math.floor((job.window.budget * 1000) / job.window.factor);
+    job.window.asked = event.sequence;
     job.model = data.model ?? job.model;
     job.saying = job.thinking = '';
   },
@@ -314,13 +181,14 @@ const HANDLERS: Record<string, Handler> = {
     say('person', data.text ?? '');
   },
   agent_notified(_job, _event, data, say) {
-    say('notice', data.text ?? '');
+    // Every job has this notice, and users know the sandbox that they asked for.
+    if (data.code !== 'environment') say('notice', data.text ?? '');
   },
   note(_job, _event, data, say) {
     say('notice', data.text ?? '');
   },
   note_saved(_job, _event, data, say) {
-    say('notice', data.text ? `Noted (${data.name}): ${data.text}` : `Forgot the note ${data.name}`);
+    say('notice', data.text ? `Saved the note ${data.name}: ${data.text}` : `Deleted the note ${data.name}`);
   },
   input_requested(job, _event, data) {
     job.asks = [...job.asks.filter((ask) => ask.id !== data.id), data as Ask];
@@ -331,13 +199,17 @@ const HANDLERS: Record<string, Handler> = {
     if (!ask) return;
     if (ask.kind === 'question') say('said', ask.text);
     if (data.answer) say('person', describeAnswer(ask, data.answer));
-    else say('notice', `Nobody answered in time${WAITED_FOR[ask.kind] ? `: ${WAITED_FOR[ask.kind]}` : ''}.`);
+    else say('notice', `No answer in time${WAITED_FOR[ask.kind] ? `: ${WAITED_FOR[ask.kind]}` : ''}.`);
   },
   budget_changed(job, _event, data) {
     job.budget = data.budget ?? data;
   },
+  time_limit_changed(job, event, data, say) {
+    job.clock.limit = data.after_ms ?? job.clock.limit;
+    say('notice', `${nameOf(event.actor)} extended the time limit to ${duration(job.clock.limit)}`);
+  },
   taken_over(job, event, data, say) {
-    job.holder = data.by ?? 'a person';
+    job.holder = data.by ?? 'a user';
     job.holderSince = event.sequence;
     say('state', `Taken over by ${job.holder}`, 'wait');
   },
@@ -346,14 +218,17 @@ const HANDLERS: Record<string, Handler> = {
     say('state', 'Handed back to the agent');
   },
   context_changed(job, event, data) {
-    if (data.kind === 'window') job.spent.window = data.budget_tokens ?? job.spent.window;
+    if (data.kind === 'window') Object.assign(job.window, { budget: data.budget_tokens ?? job.window.budget, factor: data.factor ?? 1000 });
+    if (data.kind === 'correction') job.window.factor = data.factor ?? job.window.factor;
+    if (data.kind === 'tighten' && data.limit_tokens) job.window.budget = Math.min(job.window.budget, data.limit_tokens);
     if (data.kind === 'summary') takeSummary(job, event, data);
   },
   summary_created(job, event, data) {
     spend(job, data.usage, data.cost);
     takeSummary(job, event, data.summary);
   },
-  agent_finished(_job, _event, data, say) {
+  agent_finished(job, _event, data, say) {
+    job.result = { summary: data.summary ?? '', isFailed: data.outcome === 'failed' };
     say('finish', data.summary ?? '', data.outcome === 'failed' ? 'bad' : 'good');
   },
   egress(job, event, data) {
@@ -375,33 +250,27 @@ const HANDLERS: Record<string, Handler> = {
       job.connections.push({ ...connection, key: `${event.sequence}` });
     }
   },
-  user_action(_job, event, data, say) {
-    say('notice', `${event.actor?.name ?? 'Somebody'} ${describeAction(data)}`, data.failed ? 'bad' : undefined);
+  mcp_changed(job, _event, data) {
+    job.servers = takeServer(job.servers, data);
+  },
+  user_action(job, event, data, say) {
+    say('notice', `${nameOf(event.actor)} ${describeAction(data)}`, data.failed ? 'bad' : undefined);
+    // What is uploaded to a draft is not the job's own work.
+    if (data.what === 'file_put' && !data.failed && job.clock.startedAt === null) job.files = putFile(job.files, data.path, data.bytes ?? 0, event.sequence);
   },
   files_changed(job, event, data) {
+    const isBaseline = data.whole && !job.isListed && job.isCloned;
+    job.changes = changedByScan(job.changes, job.files, data, isBaseline);
+    job.isListed ||= Boolean(data.whole);
     job.files = takeFound(job.files, data, event.sequence);
+  },
+  screen_captured(job, event, data) {
+    for (const rich of richOf(data)) job.screenshots.push({ sequence: event.sequence, time: event.time_ms, rich, isScreen: true });
   },
   artifact_stored(job) {
     job.artifact = true;
   },
 };
-
-/** Describes a user action in the sandbox, other than running something. */
-function describeAction(deed: any): string {
-  const said: Record<string, string> = {
-    file_put: `put ${deed.path} (${deed.bytes ?? 0} bytes)`,
-    directory_made: `made the directory ${deed.path}`,
-    link_made: `made ${deed.path} a link to ${deed.to}`,
-    file_moved: `moved ${deed.path} to ${deed.to}`,
-    file_deleted: `deleted ${deed.path}`,
-    stdin_given: `wrote ${deed.bytes ?? 0} bytes to a standard input`,
-    terminal_joined: 'came to a terminal',
-    kernel_interrupted: `interrupted the kernel ${deed.name}`,
-    kernel_restarted: `restarted the kernel ${deed.name}`,
-  };
-  const words = said[deed.what] ?? String(deed.what ?? '').replaceAll('_', ' ');
-  return deed.failed ? `${words}: in vain, ${deed.failed}` : words;
-}
 
 function spend(job: Folded, usage: any, cost: any): void {
   job.spent.input += (usage?.input ?? 0) + (usage?.cached_input ?? 0) + (usage?.cache_write ?? 0);
@@ -428,13 +297,4 @@ function rangeText(range: any): string {
   if (Array.isArray(range)) return `${range[0]}–${range.at(-1)}`;
   if (range && typeof range === 'object') return `${range.start ?? range.first}–${range.end ?? range.last}`;
   return String(range ?? '');
-}
-
-/** What did not happen because nobody answered the input request. */
-const WAITED_FOR: Record<string, string> = { plan: 'the plan was not accepted', command: 'the command was not allowed', egress: 'the connection was not allowed' };
-
-function describeAnswer(ask: Ask, answer: any): string {
-  const verdict = answer.accept === true ? 'Accepted' : answer.accept === false ? 'Refused' : '';
-  const what = ask.egress ? ` ${ask.egress.host}:${ask.egress.port}` : '';
-  return [verdict && `${verdict}${what}`, answer.text].filter(Boolean).join(': ') || (answer.plan ? 'Accepted with changes' : 'Answered');
 }

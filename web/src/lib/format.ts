@@ -14,8 +14,9 @@ export function duration(milliseconds: number): string {
   if (seconds < 10) return `${seconds.toFixed(1)} s`;
   if (seconds < 90) return `${Math.round(seconds)} s`;
   const minutes = Math.floor(seconds / 60);
-  if (minutes < 90) return `${minutes} min ${Math.round(seconds % 60)} s`;
-  return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+  const rest = Math.floor(seconds % 60);
+  if (minutes < 90) return rest === 0 ? `${minutes} min` : `${minutes} min ${rest} s`;
+  return minutes % 60 === 0 ? `${Math.floor(minutes / 60)} h` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
 export function bytes(count: number): string {
@@ -51,6 +52,10 @@ export function firstLine(text: string, limit = 140): string {
   return line.length > limit ? `${line.slice(0, limit - 1)}…` : line;
 }
 
+export function steps(count: number): string {
+  return count === 1 ? '1 step' : `${count} steps`;
+}
+
 /** The state of a job in a word or two. */
 export function pausedWord(state: string, code: string | null | undefined): string {
   if (state !== 'paused') return state;
@@ -61,6 +66,8 @@ export function pausedWord(state: string, code: string | null | undefined): stri
       return 'budget reached';
     case 'no_model':
       return 'needs a model';
+    case 'stuck':
+      return 'stuck';
     case 'takeover': case 'taken_over':
       return 'taken over';
     default:

@@ -46,7 +46,7 @@ export const holders = {
         holders.forget(id);
       }
     }
-    if (!confirm('Another browser has taken this job over. Hand it back for that person?')) return;
+    if (!confirm('This job was taken over in another browser. Hand it back anyway?')) return;
     await post(`/v1/jobs/${id}/handback`, { force: true });
   },
 };

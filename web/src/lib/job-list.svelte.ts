@@ -67,7 +67,7 @@ export class JobList {
       // The server searches a limited number of jobs per request; this also retries after a failure.
       if (this.jobs.length === 0 || this.seen.last >= this.jobs.length) void this.more();
     } catch (error) {
-      if (mine === this.#turn) this.problem = `${(error as Error).message} What you see may be old.`;
+      if (mine === this.#turn) this.problem = `${(error as Error).message} This list may be out of date.`;
     } finally {
       if (mine === this.#turn) this.#isBusy = false;
     }

@@ -14,6 +14,8 @@ export interface FilesChanged {
   whole?: boolean;
   /** A file that a tool wrote after this event is newer than this list. */
   seen_after?: number;
+  /** The number of changed files that are not listed. */
+  left_out?: number;
   files: { path: string; size?: number; content?: string; removed?: boolean }[];
 }
 
@@ -56,11 +58,16 @@ export function changeFiles(files: Map<string, KnownFile>, tool: string, input: 
   }
 }
 
+/** The files after a user put one whose content the log does not have. */
+export function putFile(files: Map<string, KnownFile>, path: string, size: number, at: number): Map<string, KnownFile> {
+  return new Map(files).set(clean(path), { content: null, size, at });
+}
+
 function withFile(files: Map<string, KnownFile>, path: unknown, content: string, at: number): Map<string, KnownFile> {
   return new Map(files).set(clean(path), { content, size: content.length, at });
 }
 
 /** Normalizes a path to be relative to the workspace. */
-function clean(path: unknown): string {
+export function clean(path: unknown): string {
   return String(path ?? '').replace(/^\/workspace\//, '').replace(/^\.\//, '').replace(/\/+$/, '');
 }

@@ -89,7 +89,7 @@ export class LiveJob {
       await this.#catchUp(nap);
       await this.#listen(nap);
       this.#show();
-      if (!isOver(this.#folded.state)) throw new Error('The connection is lost.');
+      if (!isOver(this.#folded.state)) throw new Error('Connection lost.');
       this.connection = 'over';
       await this.refresh();
     } catch (error) {
@@ -138,7 +138,7 @@ export class LiveJob {
       this.connection = 'live';
       this.#pause = FIRST_PAUSE_MS;
       if (message.event === 'end') return;
-      if (message.event === 'problem') throw new Error((JSON.parse(message.data) as { detail?: string }).detail ?? 'The server cannot go on.');
+      if (message.event === 'problem') throw new Error((JSON.parse(message.data) as { detail?: string }).detail ?? 'The server cannot continue the stream.');
       if (message.data === '') continue;
       if (message.event === 'delta') this.#hear(JSON.parse(message.data));
       else {

@@ -3,9 +3,10 @@
 export type Route =
   | { view: 'start'; mode: 'task' | 'steps' }
   | { view: 'jobs'; states: string; search: string }
-  | { view: 'job'; id: string; panes: string[]; at: number | null }
+  | { view: 'job'; id: string; panes: string[]; at: number | null; file: string | null }
   | { view: 'shared'; id: string; pane: string }
-  | { view: 'admin' };
+  | { view: 'admin' }
+  | { view: 'missing' };
 
 export const MOST_PANES = 3;
 /** Browsers reject more than a few hundred changes of the URL per minute. */
@@ -16,14 +17,16 @@ export function parse(hash: string): Route {
   const parts = path.split('/').filter(Boolean);
   const asked = new URLSearchParams(query);
   const at = Number(asked.get('at') ?? Number.NaN);
-  if (parts[0] === 'jobs' && parts[1]) {
+  if (parts[0] === 'jobs' && parts[1] && parts.length <= 3) {
     const panes = [...new Set((parts[2] ?? '').split(',').filter(Boolean))].slice(0, MOST_PANES);
-    return { view: 'job', id: parts[1], panes, at: Number.isInteger(at) && at > 0 ? at : null };
+    return { view: 'job', id: parts[1], panes, at: Number.isInteger(at) && at > 0 ? at : null, file: asked.get('file') };
   }
-  if (parts[0] === 'jobs') return { view: 'jobs', states: asked.get('state') ?? '', search: asked.get('search') ?? '' };
-  if (parts[0] === 'shared' && parts[1]) return { view: 'shared', id: parts[1], pane: parts[2] ?? '' };
+  if (parts[0] === 'jobs' && parts.length === 1) return { view: 'jobs', states: asked.get('state') ?? '', search: asked.get('search') ?? '' };
+  if (parts[0] === 'shared' && parts[1] && parts.length <= 3) return { view: 'shared', id: parts[1], pane: parts[2] ?? '' };
+  if (parts.length > 1) return { view: 'missing' };
   if (parts[0] === 'admin') return { view: 'admin' };
-  return { view: 'start', mode: parts[0] === 'steps' ? 'steps' : 'task' };
+  if (parts[0] === 'steps') return { view: 'start', mode: 'steps' };
+  return parts.length === 0 ? { view: 'start', mode: 'task' } : { view: 'missing' };
 }
 
 class Router {
@@ -72,6 +75,8 @@ export const links = {
     const names = [panes].flat().filter(Boolean).slice(0, MOST_PANES).join(',');
     return `#/jobs/${id}${names ? `/${names}` : ''}${at === null ? '' : `?at=${at}`}`;
   },
+  /** A file in the files pane. */
+  file: (id: string, path: string) => `#/jobs/${id}/files?${new URLSearchParams({ file: path })}`,
   found: (states: string, search: string) => {
     const asked = new URLSearchParams({ ...(states && { state: states }), ...(search && { search }) }).toString();
     return asked ? `#/jobs?${asked}` : '#/jobs';

@@ -20,14 +20,17 @@ export class SchemaChecker {
 
   /** The names and descriptions of the tools that a step can use. */
   tools(): { name: string; text: string; fields: string[] }[] {
-    return (this.#schemas.StepTool?.oneOf ?? []).map((option: Schema) => {
+    const tools = new Map<string, { name: string; text: string; fields: string[] }>();
+    for (const option of this.#schemas.Step?.oneOf ?? []) {
       const properties = this.#properties(option);
-      return {
-        name: properties.tool?.enum?.[0] ?? '',
-        text: option.description ?? '',
-        fields: Object.keys(properties).filter((field) => field !== 'tool'),
-      };
-    });
+      const name: string = properties.tool?.enum?.[0] ?? '';
+      const fields = Object.keys(properties).filter((field) => field !== 'tool');
+      // A tool with several forms, such as the actions on the desktop, has one schema for each.
+      const known = tools.get(name);
+      if (known) known.fields = [...new Set([...known.fields, ...fields])];
+      else tools.set(name, { name, text: option.description ?? '', fields });
+    }
+    return [...tools.values()];
   }
 
   /** All properties an object may have, including those of combined and alternative schemas. */
@@ -83,8 +86,15 @@ export class SchemaChecker {
     return Object.keys(this.#properties(form ?? schema));
   }
 
+  /** The schema for this tool; of several, the one with the same action or else the fewest faults. */
   #pick(options: Schema[], value: any): Schema | null {
-    return options.find((option) => this.#properties(option).tool?.enum?.includes(value?.tool)) ?? null;
+    const names = (option: Schema, field: string) => this.#properties(option)[field]?.enum?.includes(value?.[field]);
+    const fitting = options.filter((option) => names(option, 'tool'));
+    const acting = fitting.filter((option) => names(option, 'action'));
+    const candidates = acting.length > 0 ? acting : fitting;
+    if (candidates.length < 2) return candidates[0] ?? null;
+    const faults = candidates.map((option) => this.#check(option, value, '').length);
+    return candidates[faults.indexOf(Math.min(...faults))];
   }
 
   #checkOne(options: Schema[], value: any, path: string): Fault[] {
@@ -94,7 +104,7 @@ export class SchemaChecker {
       const option = this.#pick(options, value);
       if (!value || typeof value !== 'object') return [{ path, text: 'must be an object' }];
       if (!('tool' in value)) return [{ path, text: '`tool` is missing' }];
-      if (!option) return [{ path: `${path}.tool`, text: `must be one of ${tools.join(', ')}` }];
+      if (!option) return [{ path: `${path}.tool`, text: `must be one of ${[...new Set(tools)].join(', ')}` }];
       return this.#check(option, value, path);
     }
     const results = resolved.map((option) => this.#check(option, value, path));

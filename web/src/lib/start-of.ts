@@ -13,7 +13,7 @@ export async function startOf(id: string, path: string, source: Source): Promise
   try {
     const response = await request('GET', `/v1/jobs/${id}/start/${path.split('/').map(encodeURIComponent).join('/')}`);
     const file = decodeText(await response.arrayBuffer());
-    return file ? { state: 'there', text: encodeText(file) } : { state: 'unknown', why: 'At the start it was no text.' };
+    return file ? { state: 'there', text: encodeText(file) } : { state: 'unknown', why: 'It was not text at the start.' };
   } catch (error) {
     if (!(error instanceof ApiError && error.status === 404)) return { state: 'unknown', why: (error as Error).message };
   }
@@ -29,8 +29,8 @@ export async function startOf(id: string, path: string, source: Source): Promise
 async function fromCommit(id: string, path: string, commit: string): Promise<Start> {
   const command = `LC_ALL=C git show '${commit}:./${path.replaceAll("'", "'\\''")}'`;
   const reply = await post<Schemas['ExecReply']>(`/v1/jobs/${id}/exec`, { command, timeout_s: 20 });
-  if (reply.truncated) return { state: 'unknown', why: 'The file of the repository is too large to be compared here.' };
+  if (reply.truncated) return { state: 'unknown', why: 'The file in the repository is too large to compare.' };
   if (reply.exit_code === 0) return { state: 'there', text: reply.stdout ?? '' };
   if (/exists on disk, but not in|does not exist in/.test(reply.stderr)) return { state: 'absent' };
-  return { state: 'unknown', why: reply.stderr.trim() || reply.reason || 'The repository does not tell.' };
+  return { state: 'unknown', why: reply.stderr.trim() || reply.reason || 'Git gave no reason.' };
 }

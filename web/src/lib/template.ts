@@ -4,7 +4,7 @@
 import type { Schemas } from './api';
 
 /** Fields that only jobs with a task have. */
-export const OF_AGENT = ['model', 'acceptance', 'approve_plan', 'approval', 'commands', 'budget', 'mcp'];
+export const OF_AGENT = ['model', 'effort', 'acceptance', 'approve_plan', 'approval', 'commands', 'budget', 'mcp'];
 
 export interface Template {
   task: string;
@@ -70,6 +70,7 @@ export function templateOf(spec: any, defaults: Schemas['DefaultsView'] | null):
   };
   const asked: Record<string, unknown> = {
     model: agent.model,
+    effort: agent.effort,
     acceptance: agent.acceptance,
     approve_plan: agent.approve_plan,
     approval: agent.approval === 'ask' ? 'ask' : undefined,

@@ -6,16 +6,20 @@ use model::ToolCall;
 use serde_json::Value;
 
 use super::Agent;
-use crate::command_rules::{Approval, Decision, RuleDecision};
-use crate::conversation::Reply;
+use super::meant_tool::meant_tool;
+use crate::command_rules::{Approval, Decision, RuleDecision, only_reads};
+use crate::conversation::{NOT_REPEATED, Reply, sorted_text};
 use crate::event::ToolEnd;
 use crate::host::{Effect, Host};
-use crate::input_request::{PersonRequest, RequestKind};
+use crate::input_request::{InputRequest, RequestKind};
 use crate::tools;
 use crate::tools::AnyTool;
 
 /// State-changing tools that the model may call before the plan is accepted.
 const ALLOWED_BEFORE_PLAN: [&str; 4] = ["plan", "ask_user", "finish", "notes"];
+/// The refusal of everything else.
+const BEFORE_PLAN: &str = "not done: a person must accept your plan first. Until then only look at things: read files, and run \
+    commands that change nothing, such as `ls`, `wc`, `grep` or `git log`, without writing into files. Then call `plan`";
 /// How many characters of the beginning and end of one argument an approval request shows.
 const SHOWN_HEAD: usize = 800;
 const SHOWN_TAIL: usize = 400;
@@ -23,7 +27,7 @@ const SHOWN_TAIL: usize = 400;
 pub(super) enum Admission<'a> {
     Run(&'a Arc<dyn AnyTool>),
     Refuse(Box<ToolEnd>),
-    Ask(Box<PersonRequest>),
+    Ask(Box<InputRequest>),
 }
 
 /// A call as the approval request describes it.
@@ -37,21 +41,20 @@ struct CallSubject {
 
 impl Agent {
     pub(super) fn admit(&self, host: &dyn Host, call: &ToolCall) -> Admission<'_> {
-        let refuse = |text: String| Admission::Refuse(Box::new(ToolEnd::failed(text)));
-        let Some(tool) = self.toolbox.find(&call.name) else {
+        let refuse = |text: String| Admission::Refuse(Box::new(ToolEnd::not_run(text)));
+        let Some(tool) = self.find_tool(&call.name) else {
             let names = self.toolbox.names().join(", ");
-            let near = nearest(&call.name, &self.toolbox.names());
+            let near = meant_tool(call).filter(|meant| self.toolbox.find(meant).is_some());
+            let near = near.map_or(String::new(), |meant| format!(" Did you mean `{meant}`?"));
             let text = format!("there is no tool `{}`.{near} The tools are: {names}", call.name);
             return Admission::Refuse(Box::new(ToolEnd::malformed(text)));
         };
+        if self.conversation.stuck().blocks(&call.name, &sorted_text(&call.arguments)) {
+            return refuse(NOT_REPEATED.into());
+        }
         let needs_plan = self.settings.approve_plan && !self.conversation.is_plan_accepted();
-        if needs_plan
-            && tool.effect() == Effect::Changes
-            && !ALLOWED_BEFORE_PLAN.contains(&call.name.as_str())
-        {
-            return refuse(
-                "not done: a person must accept your plan first. Look around, then call `plan`".into(),
-            );
+        if needs_plan && tool.effect() == Effect::Changes && !is_allowed_before_plan(call) {
+            return refuse(BEFORE_PLAN.into());
         }
         let CallSubject { noun, shown, judgement } = self.judge(call);
         let part = judgement.about.filter(|about| *about != shown.trim());
@@ -70,7 +73,7 @@ impl Agent {
                 )),
                 Some((_, Reply::TimedOut)) => refuse(format!("not run: nobody allowed this {noun} in time")),
                 Some((request, Reply::Open)) => Admission::Ask(Box::new(request.clone())),
-                None => Admission::Ask(Box::new(PersonRequest {
+                None => Admission::Ask(Box::new(InputRequest {
                     id: tools::request_id(&self.conversation),
                     kind: RequestKind::Command,
                     call: call.id.clone(),
@@ -105,6 +108,14 @@ impl Agent {
     }
 }
 
+/// Whether a call of a tool that may change something is fine before the plan is accepted: it prepares the plan or ends
+/// the job, or its command line only looks at things.
+fn is_allowed_before_plan(call: &ToolCall) -> bool {
+    ALLOWED_BEFORE_PLAN.contains(&call.name.as_str())
+        || tools::command_of(call).is_some_and(|line| only_reads(&line))
+        || tools::is_poll(call)
+}
+
 fn verb(noun: &str) -> &'static str {
     if noun == "command" { "run" } else { "use" }
 }
@@ -133,31 +144,6 @@ fn shorten(text: &str) -> String {
     let head: String = text.chars().take(SHOWN_HEAD).collect();
     let tail: String = text.chars().skip(length - SHOWN_TAIL).collect();
     format!("{head} ... ({left_out} characters are left out) ... {tail}")
-}
-
-/// Suggests the tool that the model probably meant.
-fn nearest(name: &str, names: &[String]) -> String {
-    let meant = match name.to_lowercase().as_str() {
-        "bash" | "sh" | "exec" | "run" | "terminal" | "execute" | "run_command" | "run_shell" => {
-            Some("shell")
-        }
-        "cat" | "open" | "view" | "read" => Some("read_file"),
-        "write" | "create_file" | "create" | "save_file" => Some("write_file"),
-        "edit" | "str_replace" | "replace" => Some("edit_file"),
-        "ls" | "dir" | "list" | "list_dir" => Some("list_files"),
-        "grep" | "search" | "rg" | "find" => Some("search_files"),
-        "done" | "submit" | "complete" | "end" | "final_answer" => Some("finish"),
-        "ask" | "question" => Some("ask_user"),
-        "patch" => Some("apply_patch"),
-        "fetch" | "curl" | "http" => Some("http_request"),
-        "computer" | "click" | "mouse" | "desktop" => Some("gui"),
-        "web" | "navigate" | "chrome" => Some("browser"),
-        _ => None,
-    };
-    match meant.filter(|meant| names.iter().any(|name| name == meant)) {
-        Some(meant) => format!(" Did you mean `{meant}`?"),
-        None => String::new(),
-    }
 }
 
 #[cfg(test)]

@@ -126,7 +126,7 @@ async fn request_with_retry(
     let mut request = ModelRequest {
         messages: vec![Message::user(task.prompt.clone()).into()],
         max_output_tokens: Some(MAX_OUTPUT_TOKENS.min(model.limits().output_tokens)),
-        effort: Effort::Low,
+        effort: Some(Effort::Low),
         cache_key: Some(cache_key),
         ..ModelRequest::default()
     };

@@ -2,24 +2,28 @@
 
 mod admission;
 mod background_summaries;
+mod changed_files;
+mod meant_tool;
 mod model_request;
+mod offered_tools;
 mod repository_map;
 mod tool_calls;
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use context::{Engine, Settings, Window};
 use model::{Image, Model, ModelLimits, ToolSpec};
 
 use self::background_summaries::Summaries;
+use self::changed_files::KnownFiles;
 use self::repository_map::Mapper;
-use crate::conversation::{Conversation, Sight, Verdict, check_versions, first_window};
+use crate::conversation::{Conversation, Verdict, VisionSupport, check_versions, first_window};
 use crate::error::AgentError;
-use crate::event::{AgentEvent, Finished, Logged, Notice, NoticeCode};
+use crate::event::{AgentEvent, Finished, Notice, NoticeCode, SequencedEvent};
 use crate::host::{ExternalTools, Host, Stopped};
-use crate::input_request::PersonRequest;
+use crate::input_request::InputRequest;
 use crate::prompt::{self, Messages, PromptInputs, PromptRoom};
 use crate::recall::Recall;
 use crate::settings::{AgentSettings, SummaryMode};
@@ -27,12 +31,12 @@ use crate::tools::Toolbox;
 
 /// Why [`Agent::run`] returned.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Ending {
+pub enum RunOutcome {
     Finished(Finished),
-    /// The agent kept repeating itself, even after a nudge.
+    /// The agent kept repeating itself, even after a nudge. It starts over if it is run again.
     Stuck(String),
     /// The job waits for a person's answer.
-    Waiting(PersonRequest),
+    Waiting(InputRequest),
     /// The job is paused until something changes, such as its budget.
     Paused {
         /// Machine-readable code.
@@ -68,6 +72,8 @@ pub struct Agent {
     /// The built-in tools that fit into the window.
     own_tools: Toolbox,
     egress: String,
+    /// Whether the history tools are offered. Once they are, they stay.
+    offers_history: bool,
     external_version: Option<u64>,
     external_reserve: u32,
     external_notes: Vec<String>,
@@ -82,11 +88,17 @@ pub struct Agent {
     messages: Messages,
     cache_key: String,
     overflows: u32,
+    /// The background processes whose end the model was told without being able to ask for it.
+    told_ends: HashSet<String>,
+    /// The ends of background processes that the last prompt told of.
+    ends_in_prompt: Vec<String>,
     /// The images in the current prompt, by digest.
     pictures: HashMap<String, Image>,
     recall: Recall,
     summary_mode: SummaryMode,
-    summaries: Summaries,
+    /// Behind a lock, because calls that run in parallel log what has finished.
+    summaries: Mutex<Summaries>,
+    known_files: Mutex<KnownFiles>,
     mapper: Mapper,
 }
 
@@ -95,32 +107,42 @@ impl Agent {
     ///
     /// # Errors
     /// The model's window is too small to work with, or the log cannot be read.
-    pub fn new(parts: AgentParts, past: &[Logged]) -> Result<Self, AgentError> {
+    pub fn new(parts: AgentParts, past: &[SequencedEvent]) -> Result<Self, AgentError> {
         let AgentParts { settings, model, mut toolbox, extra, egress, cache_key, recall, summaries } = parts;
         let limits = model.limits();
         prompt::keep_weak_model_tools(&limits, settings.approve_plan, &mut toolbox);
-        let inputs = PromptInputs {
+        let mut inputs = PromptInputs {
             model: &*model,
             settings: &settings,
             egress: &egress,
             toolbox: &toolbox,
             external: &extra,
+            offers_history: false,
         };
         let room = PromptRoom::for_model(&*model);
         let mut fitted = prompt::fit(&inputs, room);
         Settings::from(&fitted.window).check()?;
         check_versions(past)?;
         let first = first_window(past).unwrap_or(&fitted.window);
-        let (engine, sight) = (Engine::new(Settings::from(first))?, Sight::of(first));
+        let (engine, sight) = (Engine::new(Settings::from(first))?, VisionSupport::of(first));
         let mut conversation = Conversation::new(engine, settings.budget, sight);
         for logged in past {
             conversation.apply(logged);
         }
         let learned_room = room.with_learned_limits(&*model, conversation.engine());
-        if !learned_room.holds(&fitted.window) {
+        let logged_window = conversation.engine().window();
+        inputs.offers_history = logged_window.is_some_and(prompt::has_history_tools);
+        if let Some(kept) = logged_window.and_then(|logged| prompt::keep(&inputs, logged)) {
+            fitted = kept;
+        } else if inputs.offers_history {
+            fitted = prompt::fit(&inputs, room);
+        }
+        if !learned_room.tolerates(&fitted.window) {
             fitted = prompt::fit(&inputs, learned_room);
         }
+        let offers_history = inputs.offers_history;
         let mut agent = Self {
+            offers_history,
             all_tools: toolbox,
             toolbox: fitted.toolbox.clone(),
             own_tools: fitted.toolbox,
@@ -139,42 +161,18 @@ impl Agent {
             messages: Messages::default(),
             cache_key,
             overflows: 0,
+            told_ends: HashSet::new(),
+            ends_in_prompt: Vec::new(),
             pictures: HashMap::new(),
             recall,
             summary_mode: summaries,
-            summaries: Summaries::default(),
+            summaries: Mutex::default(),
+            known_files: Mutex::default(),
             mapper: Mapper::default(),
         };
         agent.logged_window = agent.conversation.engine().window().cloned();
         agent.update_external_tools(&extra);
         Ok(agent)
-    }
-
-    /// Selects the tools again if refused prompts or the provider's reported usage have left less room than the
-    /// tools take. Returns whether the selection changed.
-    fn reselect_tools(&mut self, external: &ExternalTools) -> bool {
-        let room =
-            PromptRoom::for_model(&*self.model).with_learned_limits(&*self.model, self.conversation.engine());
-        if room.holds(&self.window) {
-            return false;
-        }
-        let inputs = PromptInputs {
-            model: &*self.model,
-            settings: &self.settings,
-            egress: &self.egress,
-            toolbox: &self.all_tools,
-            external,
-        };
-        let fitted = prompt::fit(&inputs, room);
-        if fitted.window.system == *self.system && fitted.window.tools_tokens == self.window.tools_tokens {
-            return false;
-        }
-        self.system = fitted.window.system.as_str().into();
-        (self.window, self.own_tools, self.external_reserve) =
-            (fitted.window, fitted.toolbox, fitted.reserve);
-        self.external_version = None;
-        self.update_external_tools(external);
-        true
     }
 
     /// Logs the current window if it changed. Returns whether it did.
@@ -187,20 +185,6 @@ impl Agent {
         Ok(true)
     }
 
-    /// Applies changes in the set of external tools.
-    fn update_external_tools(&mut self, external: &ExternalTools) {
-        if self.external_version == Some(external.version) {
-            return;
-        }
-        let (fitting, notes) =
-            prompt::fitting_external_tools(external, self.external_reserve, self.own_tools.len());
-        self.toolbox = self.own_tools.with_external(fitting);
-        self.specs = self.toolbox.specs().into();
-        self.window.tools = prompt::specs_as_json(&self.specs);
-        self.external_version = Some(external.version);
-        self.external_notes = notes;
-    }
-
     #[must_use]
     pub fn conversation(&self) -> &Conversation {
         &self.conversation
@@ -210,10 +194,10 @@ impl Agent {
     ///
     /// # Errors
     /// [`Stopped`] when the host stops the work.
-    pub async fn run(&mut self, host: &dyn Host) -> Result<Ending, Stopped> {
+    pub async fn run(&mut self, host: &dyn Host) -> Result<RunOutcome, Stopped> {
         let ending = self.work(host).await;
         // Record the cost of unfinished summaries even though their results are no longer needed.
-        let left = self.summaries.abandon();
+        let left = self.summaries().abandon();
         if !left.is_empty() {
             let recorded = host.record(left).await;
             // The reason why the work stopped takes precedence over this write error.
@@ -225,12 +209,27 @@ impl Agent {
         ending
     }
 
-    async fn work(&mut self, host: &dyn Host) -> Result<Ending, Stopped> {
+    /// Lets an agent that was stuck start over: somebody has resumed the job.
+    async fn leave_stuck(&mut self, host: &dyn Host) -> Result<(), Stopped> {
+        self.apply_new_events(host).await?;
+        match self.conversation.stuck().verdict() {
+            Verdict::Stuck(reason) if self.conversation.open_calls().next().is_none() => {
+                let text =
+                    format!("you were stuck, and a person lets you go on: {reason}. Choose another way now");
+                let notice = Notice { code: NoticeCode::Resumed, text };
+                host.record(vec![AgentEvent::Notified(notice)]).await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn work(&mut self, host: &dyn Host) -> Result<RunOutcome, Stopped> {
+        self.leave_stuck(host).await?;
         self.log_window(host).await?;
         loop {
             self.apply_new_events(host).await?;
             if let Some(finished) = self.conversation.finished() {
-                return Ok(Ending::Finished(finished.clone()));
+                return Ok(RunOutcome::Finished(finished.clone()));
             }
             host.check().await?;
             // A handback that lets the check pass may have been appended after the events above were read; the next
@@ -247,10 +246,10 @@ impl Agent {
                 continue;
             }
             match self.conversation.stuck().verdict() {
-                Verdict::Stuck(reason) => return Ok(Ending::Stuck(reason)),
+                Verdict::Stuck(reason) => return Ok(RunOutcome::Stuck(reason)),
                 Verdict::Nudge(text) => {
                     let notice = Notice { code: NoticeCode::Nudge, text };
-                    host.record(vec![AgentEvent::Told(notice)]).await?;
+                    host.record(vec![AgentEvent::Notified(notice)]).await?;
                     continue;
                 }
                 Verdict::Fine => {}
@@ -258,7 +257,8 @@ impl Agent {
             if let Some(ending) = self.budget_ending(host) {
                 return Ok(ending);
             }
-            if self.reselect_tools(&host.external_tools()) {
+            let external = host.external_tools();
+            if self.offer_history_tools(&external) || self.reselect_tools(&external) {
                 continue;
             }
             if self.conversation.engine().caller_part_is_too_large() {
@@ -273,6 +273,12 @@ impl Agent {
         }
     }
 
+    /// The background summaries. An event that may start an epoch is logged after those that have finished: the epoch
+    /// then uses them.
+    fn summaries(&self) -> MutexGuard<'_, Summaries> {
+        self.summaries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     async fn apply_new_events(&mut self, host: &dyn Host) -> Result<(), Stopped> {
         for logged in host.news().await? {
             self.conversation.apply(&logged);
@@ -280,7 +286,7 @@ impl Agent {
         Ok(())
     }
 
-    fn budget_ending(&self, host: &dyn Host) -> Option<Ending> {
+    fn budget_ending(&self, host: &dyn Host) -> Option<RunOutcome> {
         let conversation = &self.conversation;
         let budget = conversation.budget();
         if let Some(reached) = budget.reached(conversation.spent(), host.worked().as_secs()) {
@@ -295,7 +301,7 @@ impl Agent {
     }
 
     /// The ending for a window in which even the minimal set of tools leaves no room for the task.
-    fn too_small(&self) -> Ending {
+    fn too_small(&self) -> RunOutcome {
         let engine = self.conversation.engine();
         let reason = format!(
             "the prompts of {} may be {} tokens, and its provider counts {:.2} for one of ours: that is too small for \
@@ -304,7 +310,7 @@ impl Agent {
             engine.budget_tokens(),
             f64::from(engine.factor().thousandths()) / 1000.0
         );
-        Ending::Paused { code: "window_too_small".into(), reason, retry_after: None }
+        RunOutcome::Paused { code: "window_too_small".into(), reason, retry_after: None }
     }
 
     /// The remaining working time of the job; `None` if it is not limited.
@@ -314,7 +320,7 @@ impl Agent {
     }
 
     /// The ending when the time limit passes during a model request or a tool call.
-    fn time_is_over(&self, host: &dyn Host) -> Ending {
+    fn time_is_over(&self, host: &dyn Host) -> RunOutcome {
         let limit = self.conversation.budget().wall_s.unwrap_or_default();
         self.budget_ending(host).unwrap_or_else(|| {
             out_of_budget(format!(
@@ -326,14 +332,14 @@ impl Agent {
     /// Collects finished summaries and a fresh repository map before the model is asked. Returns whether it logged
     /// anything.
     async fn prepare(&mut self, host: &dyn Host) -> Result<bool, Stopped> {
-        let mut events = self.summaries.finished();
+        let mut events = self.summaries().finished();
         events.extend(self.mapper.refresh(host, &self.conversation).await?);
         if !events.is_empty() {
             host.record(events).await?;
             return Ok(true);
         }
         if self.summary_mode == SummaryMode::Model {
-            self.summaries.begin(&self.model, &self.conversation, &self.cache_key);
+            self.summaries().begin(&self.model, &self.conversation, &self.cache_key);
         }
         // While everything is still in view, there is nothing to search for.
         if self.conversation.engine().epochs() > 0 {
@@ -343,6 +349,6 @@ impl Agent {
     }
 }
 
-fn out_of_budget(reason: String) -> Ending {
-    Ending::Paused { code: "budget".into(), reason, retry_after: None }
+fn out_of_budget(reason: String) -> RunOutcome {
+    RunOutcome::Paused { code: "budget".into(), reason, retry_after: None }
 }

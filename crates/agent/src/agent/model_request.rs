@@ -4,30 +4,33 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use context::{Content, EntryBody, View};
-use model::{Answer, Image, ModelError, ModelEvent, Money, Part, Usage};
+use model::{Answer, Image, ModelError, ModelEvent, ModelLimits, Money, Part, Usage};
+use protocol::CallKey;
 
-use super::{Agent, Ending, out_of_budget};
+use super::{Agent, RunOutcome, out_of_budget};
 use crate::budget;
-use crate::conversation::answer_body;
+use crate::conversation::{PROCESS_TOOL, answer_body};
 use crate::event::{AgentEvent, ModelAnswerLost, ModelAnswered, TurnStarted, call_id};
 use crate::host::{Host, Stopped};
-use crate::prompt;
+use crate::prompt::{self, StatusInputs};
 
 /// How many times in a row an overlong prompt is shortened before the job waits for a person.
 const MAX_OVERFLOWS: u32 = 4;
 
 impl Agent {
     /// Asks the model and logs its answer. Returns `Some` if the job must wait.
-    pub(super) async fn ask(&mut self, host: &dyn Host) -> Result<Option<Ending>, Stopped> {
-        let status = prompt::status_text(
-            &self.conversation,
-            &self.settings,
-            host.worked().as_secs(),
-            &prompt::clock_text(host.now_ms()),
-            &self.toolbox,
-            &self.external_notes,
-        );
-        let status = if prompt::is_weak(&self.limits) { status + prompt::WEAK_STATUS } else { status };
+    pub(super) async fn ask(&mut self, host: &dyn Host) -> Result<Option<RunOutcome>, Stopped> {
+        let processes = self.process_lines(host).await?;
+        let status = prompt::status_text(&StatusInputs {
+            conversation: &self.conversation,
+            settings: &self.settings,
+            worked_s: host.worked().as_secs(),
+            time: &prompt::clock_text(host.now_ms()),
+            toolbox: &self.toolbox,
+            is_weak: prompt::is_weak(&self.limits),
+            missing_tools: &self.external_notes,
+            processes: &processes,
+        });
         let view = self.conversation.engine().view().with_volatile(&status);
         self.load_pictures(&view, host).await?;
         let (prompt_tokens, segments) = (view.tokens, view.segments);
@@ -38,13 +41,20 @@ impl Agent {
         self.messages.rebuild_messages(segments, &self.pictures);
         let mut request = prompt::request_of(&self.messages, &self.system, &self.specs);
         request.cache_key = Some(self.cache_key.clone());
-        request.max_output_tokens = max_output_tokens;
+        request.max_output_tokens = Some(max_output_tokens);
+        request.effort = self.settings.effort.or_else(|| self.model.default_effort());
         let request = Arc::new(request);
         host.show(Arc::clone(&request), &self.conversation);
         let turn = self.conversation.turn() + 1;
         let model = self.model.name().to_string();
         let started = TurnStarted { turn, model: model.clone(), prompt_tokens, status };
+        let read = self.conversation.engine().newest();
         host.record(vec![AgentEvent::TurnStarted(started)]).await?;
+        self.apply_new_events(host).await?;
+        if self.conversation.engine().newest() != read {
+            // Something came since the prompt was built. The log says that this turn has read it, so build it again.
+            return Ok(None);
+        }
         let since = Instant::now();
         let time_left = self.time_left(host);
         let mut lost = None;
@@ -67,8 +77,10 @@ impl Agent {
         match answered {
             Ok(answer) => {
                 self.overflows = 0;
+                self.told_ends.extend(self.ends_in_prompt.drain(..));
                 let recorded = self.model.is_recorded();
-                let mut events = self.correction(&answer, prompt_tokens);
+                let mut events = self.summaries().finished();
+                events.extend(self.correction(&answer, prompt_tokens));
                 let answer = with_own_ids(answer, turn);
                 let answered = ModelAnswered {
                     turn,
@@ -88,7 +100,7 @@ impl Agent {
                 host.record(vec![AgentEvent::ContextChanged(EntryBody::Tighten { limit_tokens })]).await?;
                 Ok(None)
             }
-            Err(error) => Ok(Some(Ending::Paused {
+            Err(error) => Ok(Some(RunOutcome::Paused {
                 code: error.code().to_owned(),
                 reason: error.to_string(),
                 retry_after: error.is_retryable().then(|| error.retry_after().unwrap_or_default()),
@@ -96,13 +108,37 @@ impl Agent {
         }
     }
 
-    /// The output token limit if the budget restricts it, or an error text if the budget does not cover the request.
-    fn answer_tokens(&self, prompt_tokens: u32) -> Result<Option<u32>, String> {
+    /// The lines of the status about background processes. A process that has ended is listed until the model has asked
+    /// for its output; without the tool for that, it is listed once.
+    async fn process_lines(&mut self, host: &dyn Host) -> Result<Vec<String>, Stopped> {
+        let can_ask = self.toolbox.find(PROCESS_TOOL).is_some();
+        let mut lines = Vec::new();
+        self.ends_in_prompt.clear();
+        for process in self.conversation.processes().values() {
+            let end = host.process_end(CallKey::new(process.handle.clone(), 1)).await?;
+            if end.is_some() && !can_ask {
+                if self.told_ends.contains(&process.handle) {
+                    continue;
+                }
+                self.ends_in_prompt.push(process.handle.clone());
+            }
+            lines.push(prompt::process_line(process, end.as_deref(), can_ask));
+        }
+        Ok(lines)
+    }
+
+    /// The output token limit of the next request, or an error text if the budget does not cover the request.
+    fn answer_tokens(&self, prompt_tokens: u32) -> Result<u32, String> {
         let (budget, spent) = (self.conversation.budget(), self.conversation.spent());
         let cost = |usage: &Usage| self.model.cost_at_most(usage);
         let most = budget::answer_tokens(budget, spent, prompt_tokens, cost)
             .map_err(|problem| format!("{problem}; resume it with a larger budget, nothing is lost"))?;
-        Ok(most.filter(|most| *most < self.limits.output_tokens))
+        let engine = self.conversation.engine();
+        // A rejected prompt has shown that the window is smaller than it was said to be.
+        let missing = self.window.budget_tokens.saturating_sub(engine.budget_tokens());
+        let context_tokens = self.limits.context_tokens.saturating_sub(missing);
+        let limits = ModelLimits { context_tokens, ..self.limits };
+        Ok(budget::output_limit(&limits, engine.factor().real(prompt_tokens), most))
     }
 
     /// Loads the images that this view shows and drops all others.

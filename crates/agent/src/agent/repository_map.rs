@@ -24,6 +24,8 @@ const MAX_BYTES: u64 = 6 * 1024 * 1024;
 const MAX_PARALLEL_READS: usize = 8;
 /// If the workspace had no code, look again after this many turns.
 const RESCAN_TURNS: u64 = 8;
+/// The heading of the map takes at most this much of its room.
+const HEADING_TOKENS: u32 = 24;
 /// A map with a smaller token budget is not useful.
 const MIN_TOKENS: u32 = 100;
 
@@ -43,7 +45,7 @@ impl Mapper {
         conversation: &Conversation,
     ) -> Result<Option<AgentEvent>, Stopped> {
         let engine = conversation.engine();
-        let most_tokens = engine.policy().map_tokens;
+        let most_tokens = engine.policy().map_tokens.saturating_sub(HEADING_TOKENS);
         if !engine.wants_map() || most_tokens < MIN_TOKENS || conversation.turn() < self.next_turn {
             return Ok(None);
         }

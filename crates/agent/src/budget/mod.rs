@@ -2,14 +2,14 @@
 
 mod request;
 
-pub(crate) use request::{answer_tokens, covers_requests};
+pub(crate) use request::{answer_tokens, covers_requests, output_limit};
 
 use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// From this many turns on, the model is told to bring its work to an end.
+/// With this many turns left, the status asks the model to finish. What a turn costs is the average so far.
 const LAST_TURNS: u64 = 3;
 
 /// What a job may spend; a field that is absent is not limited.
@@ -19,16 +19,16 @@ pub struct Budget {
     /// US dollars for model calls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub money_usd: Option<f64>,
-    /// Tokens, read and written.
+    /// Input and output tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
-    /// Answers of the model.
+    /// Model turns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turns: Option<u64>,
-    /// Calls of tools.
+    /// Tool calls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_calls: Option<u64>,
-    /// Seconds of work; waiting for people does not count.
+    /// Working time in seconds; waiting for people does not count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wall_s: Option<u64>,
 }
@@ -48,10 +48,10 @@ pub struct Spent {
     /// Tokens read that the provider had in its cache; part of the tokens read.
     #[serde(default)]
     pub cached_tokens: u64,
-    /// Answers of the model.
+    /// Model turns.
     #[serde(default)]
     pub turns: u64,
-    /// Calls of tools.
+    /// Tool calls.
     #[serde(default)]
     pub tool_calls: u64,
 }
@@ -67,6 +67,18 @@ impl Spent {
     pub fn money_usd(&self) -> f64 {
         self.cost_nanodollars as f64 / 1e9
     }
+}
+
+/// The maximum of tokens, turns and tool calls.
+pub const MAX_BUDGET_COUNT: u64 = 1_000_000_000_000_000;
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a sum between 0 and a million dollars"
+)]
+fn nanodollars(money_usd: f64) -> u64 {
+    (money_usd.clamp(0.0, MAX_MONEY_USD) * 1e9) as u64
 }
 
 const MAX_MONEY_USD: f64 = 1_000_000.0;
@@ -88,6 +100,12 @@ impl Budget {
             && seconds > MAX_WALL_S
         {
             return Err(("wall_s", format!("{seconds} is more than {MAX_WALL_S} seconds (30 days)")));
+        }
+        let counts = [("tokens", self.tokens), ("turns", self.turns), ("tool_calls", self.tool_calls)];
+        for (field, count) in counts {
+            if let Some(count) = count.filter(|count| *count > MAX_BUDGET_COUNT) {
+                return Err((field, format!("{count} is more than {MAX_BUDGET_COUNT}")));
+            }
         }
         Ok(())
     }
@@ -128,10 +146,22 @@ impl Budget {
         self.tool_calls.map_or(u64::MAX, |limit| limit.saturating_sub(spent.tool_calls))
     }
 
-    /// Whether so few turns are left that the work must be brought to its end.
+    /// Whether so little is left that the work must be brought to its end.
     #[must_use]
-    pub fn is_nearly_used(&self, spent: &Spent) -> bool {
-        self.turns.is_some_and(|turns| turns.saturating_sub(spent.turns) <= LAST_TURNS)
+    pub fn is_nearly_used(&self, spent: &Spent, worked_s: u64) -> bool {
+        let last_turns_cost = |used: u64| match spent.turns {
+            0 => 0,
+            turns => (used / turns).saturating_mul(LAST_TURNS),
+        };
+        let is_low = |limit: Option<u64>, used: u64, reserve: u64| {
+            limit.is_some_and(|limit| limit.saturating_sub(used) <= reserve)
+        };
+        let money = self.money_usd.map(nanodollars);
+        is_low(self.turns, spent.turns, LAST_TURNS)
+            || is_low(self.tool_calls, spent.tool_calls, LAST_TURNS)
+            || is_low(self.tokens, spent.tokens(), last_turns_cost(spent.tokens()))
+            || is_low(money, spent.cost_nanodollars, last_turns_cost(spent.cost_nanodollars))
+            || is_low(self.wall_s, worked_s, last_turns_cost(worked_s))
     }
 
     /// What is left, as one line for the model; empty if nothing is limited.
@@ -146,7 +176,8 @@ impl Budget {
             add(format!("{left} {}", if left == 1 { "turn" } else { "turns" }));
         }
         if let Some(calls) = self.tool_calls {
-            add(format!("{} tool calls", calls.saturating_sub(spent.tool_calls)));
+            let left = calls.saturating_sub(spent.tool_calls);
+            add(format!("{left} tool {}", if left == 1 { "call" } else { "calls" }));
         }
         if let Some(tokens) = self.tokens {
             add(format!("{} tokens", tokens.saturating_sub(spent.tokens())));
@@ -183,6 +214,33 @@ mod tests {
         let budget = Budget { turns: Some(30), money_usd: Some(1.0), wall_s: Some(600), ..Budget::default() };
         let spent = Spent { turns: 4, cost_nanodollars: 250_000_000, ..Spent::default() };
         assert_eq!(budget.left_text(&spent, 61), "26 turns, $0.75, 9 min of work");
+    }
+
+    #[test]
+    fn any_budget_is_nearly_used_when_three_turns_would_use_it_up() {
+        let spent = Spent {
+            turns: 10,
+            tool_calls: 20,
+            input_tokens: 10_000,
+            cost_nanodollars: 1_000_000_000,
+            ..Spent::default()
+        };
+        let is_low = |budget: Budget| budget.is_nearly_used(&spent, 600);
+        let none = Budget::default();
+        for (low, enough) in [
+            (Budget { turns: Some(13), ..none }, Budget { turns: Some(14), ..none }),
+            (Budget { tool_calls: Some(23), ..none }, Budget { tool_calls: Some(24), ..none }),
+            (Budget { tokens: Some(13_000), ..none }, Budget { tokens: Some(13_001), ..none }),
+            (Budget { money_usd: Some(1.3), ..none }, Budget { money_usd: Some(1.31), ..none }),
+            (Budget { wall_s: Some(780), ..none }, Budget { wall_s: Some(781), ..none }),
+        ] {
+            assert!(is_low(low) && !is_low(enough), "{low:?}");
+        }
+        assert!(!none.is_nearly_used(&spent, 600));
+        assert!(
+            !Budget { tokens: Some(100), ..none }.is_nearly_used(&Spent::default(), 0),
+            "nothing is known yet"
+        );
     }
 
     proptest! {

@@ -1,11 +1,13 @@
 //! Checks that the budget covers a model request before it is sent. Pure functions.
 
-use model::{Money, Usage};
+use model::{ModelLimits, Money, Usage};
 
 use super::{Budget, Spent};
 
 /// If the budget leaves fewer output tokens than this, the request is not sent.
 const MIN_ANSWER_TOKENS: u32 = 200;
+/// Our count of a prompt may be this much too low, one part in so many.
+const PROMPT_MARGIN_SHARE: u32 = 20;
 
 /// The output token limit: `None` if the budget does not restrict it, or an error text if the request must not be
 /// sent. `cost` returns the maximum cost of a request with a given usage.
@@ -52,6 +54,14 @@ pub(crate) fn answer_tokens(
         }
     }
     Ok(most)
+}
+
+/// The output token limit of a request: the least of what the model writes, what its window leaves beside the prompt,
+/// and what the budget leaves. `prompt_tokens` are counted as the provider counts.
+pub(crate) fn output_limit(limits: &ModelLimits, prompt_tokens: u32, most: Option<u32>) -> u32 {
+    let margin = prompt_tokens / PROMPT_MARGIN_SHARE;
+    let room = limits.context_tokens.saturating_sub(prompt_tokens).saturating_sub(margin);
+    limits.output_tokens.min(room.max(MIN_ANSWER_TOKENS)).min(most.unwrap_or(u32::MAX)).max(1)
 }
 
 /// Whether the remaining tokens and money cover `times` such requests.
@@ -105,6 +115,22 @@ mod tests {
             Ok(None),
             "it is free"
         );
+    }
+
+    #[test]
+    fn an_answer_is_limited_by_the_model_its_window_and_the_budget() {
+        let limits = ModelLimits {
+            context_tokens: 16_000,
+            output_tokens: 4000,
+            vision: false,
+            native_tools: true,
+            reasoning: false,
+        };
+        assert_eq!(output_limit(&limits, 1000, None), 4000);
+        assert_eq!(output_limit(&limits, 12_000, None), 3400, "a margin for the prompt");
+        assert_eq!(output_limit(&limits, 20_000, None), MIN_ANSWER_TOKENS, "the prompt is too long anyway");
+        assert_eq!(output_limit(&limits, 1000, Some(700)), 700);
+        assert_eq!(output_limit(&limits, 12_000, Some(9000)), 3400);
     }
 
     #[test]

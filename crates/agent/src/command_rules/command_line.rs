@@ -27,11 +27,24 @@ pub(crate) struct SimpleCommand {
     pub(crate) is_wrapper: bool,
 }
 
-/// The simple commands of a line; `None` if the line cannot be parsed.
-pub(crate) fn simple_commands(line: &str) -> Option<Vec<SimpleCommand>> {
-    let mut found = Vec::new();
+/// What a command line does.
+#[derive(Debug, Default)]
+pub(crate) struct ParsedLine {
+    pub(crate) commands: Vec<SimpleCommand>,
+    /// The targets of its output redirections; a file descriptor has a `&` before it.
+    pub(crate) outputs: Vec<String>,
+}
+
+/// The simple commands and redirections of a line; `None` if the line cannot be parsed.
+pub(crate) fn parse(line: &str) -> Option<ParsedLine> {
+    let mut found = ParsedLine::default();
     collect(line, 0, &mut found)?;
     Some(found)
+}
+
+/// The simple commands of a line; `None` if the line cannot be parsed.
+pub(crate) fn simple_commands(line: &str) -> Option<Vec<SimpleCommand>> {
+    Some(parse(line)?.commands)
 }
 
 /// Whether text that is typed into this command line's process may be read by a shell.
@@ -41,7 +54,7 @@ pub(crate) fn starts_shell(line: &str) -> bool {
     simple_commands(line).is_none_or(|commands| commands.iter().any(is_shell))
 }
 
-fn collect(line: &str, depth: usize, found: &mut Vec<SimpleCommand>) -> Option<()> {
+fn collect(line: &str, depth: usize, found: &mut ParsedLine) -> Option<()> {
     if depth > MAX_DEPTH {
         return None;
     }
@@ -49,15 +62,16 @@ fn collect(line: &str, depth: usize, found: &mut Vec<SimpleCommand>) -> Option<(
     for command in tokenizer.read()? {
         collect_command(command, depth, found)?;
     }
-    for inner in tokenizer.substitutions {
+    for inner in std::mem::take(&mut tokenizer.substitutions) {
         collect(&inner, depth + 1, found)?;
     }
+    found.outputs.append(&mut tokenizer.outputs);
     Some(())
 }
 
 /// Adds a command and the commands that it starts.
-fn collect_command(command: Command, depth: usize, found: &mut Vec<SimpleCommand>) -> Option<()> {
-    let plain = wrappers::without_options(strip_wrappers(command.words, found));
+fn collect_command(command: Command, depth: usize, found: &mut ParsedLine) -> Option<()> {
+    let plain = wrappers::without_options(strip_wrappers(command.words, &mut found.commands));
     let Some((first, rest)) = plain.split_first() else { return Some(()) };
     let (mut is_wrapper, name) = (false, base_name(first));
     if SHELLS.contains(&name) || COMMAND_LINE_PROGRAMS.contains(&name) {
@@ -89,7 +103,7 @@ fn collect_command(command: Command, depth: usize, found: &mut Vec<SimpleCommand
             collect_command(Command { words, input: Vec::new() }, depth + 1, found)?;
         }
     }
-    found.push(SimpleCommand { words: plain, is_wrapper });
+    found.commands.push(SimpleCommand { words: plain, is_wrapper });
     Some(())
 }
 

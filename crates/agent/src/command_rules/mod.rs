@@ -13,10 +13,12 @@
 //! The rules restrict a cooperative agent. They are not a security boundary: the sandbox is.
 
 mod command_line;
+mod read_only;
 mod shell_tokenizer;
 mod wrappers;
 
 pub(crate) use command_line::starts_shell;
+pub(crate) use read_only::only_reads;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;

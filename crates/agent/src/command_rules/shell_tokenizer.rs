@@ -15,8 +15,12 @@ pub(crate) struct Command {
 enum WordRole {
     /// A word of the command.
     CommandWord,
-    /// The file of a redirection.
-    RedirectionTarget,
+    /// The file that a command reads.
+    InputTarget,
+    /// The file that a command writes.
+    OutputTarget,
+    /// The file descriptor that a command's output goes to.
+    OutputDescriptor,
     /// The text of a here-string.
     HereString,
 }
@@ -36,6 +40,8 @@ pub(crate) struct Tokenizer {
     at: usize,
     /// The command lines inside `$(...)` and backquotes.
     pub(crate) substitutions: Vec<String>,
+    /// The targets of output redirections; a file descriptor has a `&` before it.
+    pub(crate) outputs: Vec<String>,
     here_documents: Vec<HereDocument>,
     commands: Vec<Command>,
     command: Command,
@@ -50,6 +56,7 @@ impl Tokenizer {
             characters: line.chars().collect(),
             at: 0,
             substitutions: Vec::new(),
+            outputs: Vec::new(),
             here_documents: Vec::new(),
             commands: Vec::new(),
             command: Command::default(),
@@ -114,7 +121,9 @@ impl Tokenizer {
         let Some(word) = self.word.take() else { return };
         match std::mem::replace(&mut self.next_word, WordRole::CommandWord) {
             WordRole::CommandWord => self.command.words.push(word),
-            WordRole::RedirectionTarget => {}
+            WordRole::InputTarget => {}
+            WordRole::OutputTarget => self.outputs.push(word),
+            WordRole::OutputDescriptor => self.outputs.push(format!("&{word}")),
             WordRole::HereString => self.command.input.push(word),
         }
     }
@@ -162,10 +171,14 @@ impl Tokenizer {
             }
             return;
         }
-        if self.peek(0).is_some_and(|c| matches!(c, '>' | '<' | '&' | '|')) {
-            self.at += 1;
-        }
-        self.next_word = WordRole::RedirectionTarget;
+        let modifier = self.peek(0).filter(|c| matches!(c, '>' | '<' | '&' | '|'));
+        self.at += usize::from(modifier.is_some());
+        self.next_word = match (character, modifier) {
+            ('>', Some('&')) => WordRole::OutputDescriptor,
+            // `<>` opens a file for reading and writing.
+            ('>', _) | (_, Some('>')) => WordRole::OutputTarget,
+            _ => WordRole::InputTarget,
+        };
     }
 
     fn dollar(&mut self) -> Option<()> {

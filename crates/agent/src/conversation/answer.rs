@@ -5,11 +5,11 @@ use model::{Answer, Opaque, Part, Reasoning, ToolCall};
 use serde_json::{Value, json};
 
 use super::history::{Record, RecordKind, is_history_tool};
-use crate::event::{Logged, ModelAnswered};
+use crate::event::{ModelAnswered, SequencedEvent};
 
 /// Renders an answer as a searchable record: reasoning, text and tool calls. Calls of the history tools come last,
 /// outside the part that searches cover.
-pub(super) fn answer_record(logged: &Logged, answered: &ModelAnswered, text: &str) -> Record {
+pub(super) fn answer_record(logged: &SequencedEvent, answered: &ModelAnswered, text: &str) -> Record {
     let mut rendered = String::new();
     for part in &answered.answer.parts {
         if let Part::Reasoning(reasoning) = part

@@ -2,7 +2,7 @@
 
 use model::ToolCall;
 
-use crate::input_request::PersonAnswer;
+use crate::input_request::InputAnswer;
 
 /// A tool call of the newest answer.
 #[derive(Debug, Clone, PartialEq)]
@@ -16,8 +16,10 @@ pub struct OpenCall {
 pub enum Stage {
     /// Not started.
     Waiting,
-    /// Logged as started.
-    Started,
+    /// SequencedEvent as started at this time, in milliseconds since 1970.
+    Started {
+        time_ms: i64,
+    },
     Ended,
 }
 
@@ -28,5 +30,5 @@ pub enum Reply {
     Open,
     /// Nobody answered before the deadline.
     TimedOut,
-    Answered(PersonAnswer),
+    Answered(InputAnswer),
 }

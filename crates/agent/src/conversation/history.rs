@@ -1,6 +1,7 @@
 //! The history as people and the history tools read it: `memory.json`, `history_search` and `history_read`.
 
 use context::Blob;
+use context::truncate::first_characters;
 use serde::Serialize;
 
 /// One entry of the history.
@@ -40,8 +41,9 @@ impl Record {
     }
 }
 
-/// Whether a tool only repeats what is already in the history.
-pub(super) fn is_history_tool(tool: &str) -> bool {
+/// Whether a tool only repeats what is already in the history. Such tools are of no use before a prompt leaves something
+/// out, and are offered from then on.
+pub(crate) fn is_history_tool(tool: &str) -> bool {
     matches!(tool, "history_search" | "history_read")
 }
 
@@ -99,7 +101,7 @@ fn best_line(text: &str, words: &[String]) -> String {
     };
     // Take the first of equally good lines, so that the result is deterministic.
     let line = text.lines().rev().max_by_key(|line| score(line)).unwrap_or_default().trim();
-    line.chars().take(MAX_LINE).collect()
+    first_characters(line, MAX_LINE).to_owned()
 }
 
 #[cfg(test)]

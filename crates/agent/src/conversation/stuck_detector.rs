@@ -1,31 +1,29 @@
 //! Detects an agent that makes no progress: the same call with the same result, the same error, two to four calls in
-//! rotation, text without action, invalid calls. The agent first gets a nudge; if that does not help, the job ends.
+//! rotation, one call very often without a change in between, text without action, invalid calls. The agent gets a nudge
+//! in every turn until it changes its way. In the turn after a nudge, calls that it repeats are not run. If that does not
+//! help, the job pauses.
 //! Pure: a fold over the log.
 
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
+
+use super::repeats::Repeats;
+use super::stuck_patterns::{
+    BAD_CALLS, CYCLE, EMPTY_ANSWER, FREQUENT_CALL, Pattern, SAME_CALL, SAME_ERROR, TEXT_ONLY,
+};
 
 /// How many calls are kept: enough for the longest pattern.
 const REMEMBERED: usize = 24;
 /// How many calls a repeating cycle has.
 const CYCLE_LENGTHS: std::ops::RangeInclusive<usize> = 2..=4;
 
-/// The repetition counts of a pattern at which the agent is nudged and at which the job ends.
-struct Pattern {
-    nudge_at: usize,
-    end_at: usize,
-}
-
-const SAME_CALL: Pattern = Pattern { nudge_at: 3, end_at: 6 };
-const SAME_ERROR: Pattern = Pattern { nudge_at: 4, end_at: 8 };
-const CYCLE: Pattern = Pattern { nudge_at: 3, end_at: 6 };
-const TEXT_ONLY: Pattern = Pattern { nudge_at: 1, end_at: 5 };
-const EMPTY_ANSWER: Pattern = Pattern { nudge_at: 1, end_at: 4 };
-const BAD_CALLS: Pattern = Pattern { nudge_at: 3, end_at: 7 };
+/// The result of a call that is not run because it repeats what the agent was just nudged about.
+pub(crate) const NOT_REPEATED: &str = "not run: you made this call before, and it would tell you nothing new. Make another \
+    call now";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// No problem, or the agent was nudged and may still recover.
+    /// No problem, or the agent was nudged and has not answered yet.
     Fine,
     /// The agent should get this nudge.
     Nudge(String),
@@ -53,6 +51,7 @@ struct SeenCall {
 #[derive(Debug, Clone, Default)]
 pub struct StuckDetector {
     recent: VecDeque<SeenCall>,
+    repeats: Repeats,
     text_only_answers: usize,
     empty_answers: usize,
     is_nudged: bool,
@@ -85,7 +84,14 @@ impl StuckDetector {
     }
 
     pub fn on_call(&mut self, tool: &str, input: &str, result: &str, outcome: CallOutcome) {
-        let seen = SeenCall { call: digest(&[tool, input]), result: digest(&[tool, result]), outcome };
+        let call = digest(&[tool, input]);
+        let before = self.recent.iter().rev().find(|seen| seen.call == call);
+        let seen = match before {
+            // A call that was not run counts as one with the same result.
+            Some(before) if result == NOT_REPEATED => *before,
+            _ => SeenCall { call, result: digest(&[tool, result]), outcome },
+        };
+        self.repeats.on_call(call, tool, input, outcome == CallOutcome::Done);
         self.recent.push_back(seen);
         if self.recent.len() > REMEMBERED {
             self.recent.pop_front();
@@ -105,20 +111,37 @@ impl StuckDetector {
 
     /// Once a pattern is broken, the agent can be nudged about it again.
     fn clear_nudge_if_resolved(&mut self) {
-        if self.counts().iter().all(|(pattern, count, _)| *count < pattern.nudge_at) {
+        if self.counts().iter().all(|(pattern, count)| *count < pattern.nudge_at) {
             self.is_nudged = false;
         }
     }
 
-    fn counts(&self) -> [(&'static Pattern, usize, &'static str); 6] {
+    fn counts(&self) -> [(&'static Pattern, usize); 7] {
+        let frequent = self.recent.back().map_or(0, |last| self.repeats.count(last.call));
+        let (cycles, _) = self.cycle_repetitions();
         [
-            (&SAME_CALL, self.same(|seen| (seen.call, seen.result)), SAME_CALL_TEXT),
-            (&SAME_ERROR, self.same_error(), SAME_ERROR_TEXT),
-            (&CYCLE, self.cycle_repetitions(), CYCLE_TEXT),
-            (&TEXT_ONLY, self.text_only_answers, TEXT_ONLY_TEXT),
-            (&EMPTY_ANSWER, self.empty_answers, EMPTY_ANSWER_TEXT),
-            (&BAD_CALLS, self.trailing(|seen| seen.outcome == CallOutcome::Malformed), BAD_CALLS_TEXT),
+            (&SAME_CALL, self.same(|seen| (seen.call, seen.result))),
+            (&SAME_ERROR, self.same_error()),
+            (&CYCLE, cycles),
+            (&FREQUENT_CALL, frequent),
+            (&TEXT_ONLY, self.text_only_answers),
+            (&EMPTY_ANSWER, self.empty_answers),
+            (&BAD_CALLS, self.trailing(|seen| seen.outcome == CallOutcome::Malformed)),
         ]
+    }
+
+    /// Whether this call is not to be run: the agent was nudged about its last calls and repeats one of them at once.
+    #[must_use]
+    pub fn blocks(&self, tool: &str, input: &str) -> bool {
+        let is_active =
+            |(pattern, count): &(&Pattern, usize)| pattern.is_of_calls && *count >= pattern.nudge_at;
+        if !(self.is_nudged && self.has_answered && self.counts().iter().any(is_active)) {
+            return false;
+        }
+        let (cycles, period) = self.cycle_repetitions();
+        let repeated = if cycles >= CYCLE.nudge_at { period } else { 1 };
+        let call = digest(&[tool, input]);
+        self.recent.iter().rev().take(repeated).any(|seen| seen.call == call)
     }
 
     /// The detector's decision at this point.
@@ -127,13 +150,15 @@ impl StuckDetector {
         let counts = self.counts();
         // One answer with many equal calls can pass both thresholds at once. The nudge still comes first.
         let was_answered = self.is_nudged && self.has_answered;
-        let over = counts.iter().find(|(pattern, count, _)| was_answered && *count >= pattern.end_at);
-        if let Some((_, count, text)) = over {
-            let (what, _) = text.split_once("; ").unwrap_or((text, ""));
-            return Verdict::Stuck(format!("{what} ({count} times in a row), also after a nudge"));
+        let over = counts.iter().find(|(pattern, count)| was_answered && *count >= pattern.pause_at);
+        if let Some((pattern, count)) = over {
+            let (what, _) = pattern.text.split_once("; ").unwrap_or((pattern.text, ""));
+            return Verdict::Stuck(format!("{what} ({count} times), also after a nudge"));
         }
-        match counts.iter().find(|(pattern, count, _)| *count >= pattern.nudge_at) {
-            Some((_, _, text)) if !self.is_nudged => Verdict::Nudge((*text).to_owned()),
+        match counts.iter().find(|(pattern, count)| *count >= pattern.nudge_at) {
+            Some((pattern, _)) if !self.is_nudged || self.has_answered => {
+                Verdict::Nudge(pattern.text.to_owned())
+            }
             _ => Verdict::Fine,
         }
     }
@@ -155,10 +180,11 @@ impl StuckDetector {
         self.trailing(|seen| seen.outcome == CallOutcome::Failed && seen.result == last.result)
     }
 
-    /// How often the last few calls, not all of them the same, were repeated in the same order with the same
-    /// results.
-    fn cycle_repetitions(&self) -> usize {
-        CYCLE_LENGTHS.map(|period| self.repetitions_of_cycle(period)).max().unwrap_or(0)
+    /// How often the last few calls, not all of them the same, were repeated in the same order with the same results,
+    /// and how many they are.
+    fn cycle_repetitions(&self) -> (usize, usize) {
+        let counted = CYCLE_LENGTHS.map(|period| (self.repetitions_of_cycle(period), period));
+        counted.max_by_key(|(repetitions, _)| *repetitions).unwrap_or_default()
     }
 
     /// How often the last `period` calls were repeated in the same order with the same results.
@@ -171,19 +197,6 @@ impl StuckDetector {
         newest.chunks_exact(period).take_while(|chunk| *chunk == cycle).count()
     }
 }
-
-const SAME_CALL_TEXT: &str = "the same call was made with the same result; doing it again will not change \
-    anything: if the task is done call finish, else do what is still missing, or call finish and say what is in the way";
-const SAME_ERROR_TEXT: &str = "the same error came back; the cause is still there: read the error, look at the \
-    files it names, and try another way";
-const CYCLE_TEXT: &str = "the same few calls were made in turn with the same results; this leads nowhere: \
-    think about what they told you and choose another way";
-const TEXT_ONLY_TEXT: &str = "an answer came without a tool call; nothing happens unless you call a tool: do the next step \
-    with one, or call finish when everything is done";
-const EMPTY_ANSWER_TEXT: &str =
-    "an empty answer came; call a tool to go on, or finish when everything is done";
-const BAD_CALLS_TEXT: &str = "calls came that could not be understood; use one of the tools you were given, by its \
-    exact name, with the input that its schema describes";
 
 #[cfg(test)]
 mod tests {
@@ -216,14 +229,14 @@ mod tests {
     }
 
     #[test]
-    fn the_same_call_with_the_same_result_is_nudged_and_then_ends() {
+    fn the_same_call_with_the_same_result_is_nudged_and_then_pauses() {
         let calls = [("ls", "a", CallOutcome::Done); 6];
-        assert_eq!(symbols(&verdicts(&mut StuckDetector::default(), &calls)), "..n..S");
+        assert_eq!(symbols(&verdicts(&mut StuckDetector::default(), &calls)), "..nnnS");
     }
 
     #[test]
     fn cycles_of_three_and_four_calls_are_detected() {
-        for (round, expected) in [("abc", "........n........S"), ("abca", "...........n...........S")] {
+        for (round, expected) in [("abc", "........nnnnnnnnnS"), ("abca", "...........nnnnnnnnnnnnS")] {
             let names: Vec<String> = round.repeat(6).chars().map(String::from).collect();
             let calls: Vec<_> = names.iter().map(|name| (name.as_str(), "same", CallOutcome::Done)).collect();
             assert_eq!(symbols(&verdicts(&mut StuckDetector::default(), &calls)), expected, "{round}");
@@ -232,10 +245,10 @@ mod tests {
 
     #[test]
     fn the_same_call_with_new_results_is_work() {
-        let results: Vec<String> = (0..20).map(|n| n.to_string()).collect();
+        let results: Vec<String> = (0..19).map(|n| n.to_string()).collect();
         let calls: Vec<_> =
             results.iter().map(|result| ("make", result.as_str(), CallOutcome::Done)).collect();
-        assert_eq!(symbols(&verdicts(&mut StuckDetector::default(), &calls)), ".".repeat(20));
+        assert_eq!(symbols(&verdicts(&mut StuckDetector::default(), &calls)), ".".repeat(19));
     }
 
     #[test]
@@ -243,14 +256,14 @@ mod tests {
         let names: Vec<String> = (0..8).map(|n| format!("try {n}")).collect();
         let calls: Vec<_> =
             names.iter().map(|name| (name.as_str(), "no such host", CallOutcome::Failed)).collect();
-        assert_eq!(symbols(&verdicts(&mut StuckDetector::default(), &calls)), "...n...S");
+        assert_eq!(symbols(&verdicts(&mut StuckDetector::default(), &calls)), "...nnnnS");
     }
 
     #[test]
     fn two_alternating_calls_are_detected() {
         let pair = [("a", "1", CallOutcome::Done), ("b", "2", CallOutcome::Done)];
         let calls: Vec<_> = pair.iter().cycle().take(12).copied().collect();
-        assert_eq!(symbols(&verdicts(&mut StuckDetector::default(), &calls)), ".....n.....S");
+        assert_eq!(symbols(&verdicts(&mut StuckDetector::default(), &calls)), ".....nnnnnnS");
     }
 
     #[test]
@@ -275,6 +288,62 @@ mod tests {
     }
 
     #[test]
+    fn a_call_is_blocked_in_the_turn_after_a_nudge() {
+        let mut watch = StuckDetector::default();
+        let same = [("ls", "a", CallOutcome::Done); 3];
+        assert_eq!(symbols(&verdicts(&mut watch, &same)), "..n");
+        assert!(!watch.blocks("shell", "ls"), "the model has not answered yet");
+        watch.on_answer(1, false);
+        assert!(watch.blocks("shell", "ls") && !watch.blocks("shell", "cat"));
+        watch.on_call("shell", "ls", NOT_REPEATED, CallOutcome::Failed);
+        assert!(matches!(watch.verdict(), Verdict::Nudge(_)), "it still repeats itself");
+        watch.nudged();
+        watch.on_answer(2, false);
+        watch.on_call("shell", "cat", "b", CallOutcome::Done);
+        assert!(!watch.blocks("shell", "ls"), "it has done something else");
+    }
+
+    #[test]
+    fn blocked_calls_count_until_the_job_pauses() {
+        let mut watch = StuckDetector::default();
+        let blocked = ("ls", NOT_REPEATED, CallOutcome::Failed);
+        let same = ("ls", "a", CallOutcome::Done);
+        let calls = [same, same, same, blocked, blocked, blocked];
+        assert_eq!(symbols(&verdicts(&mut watch, &calls)), "..nnnS");
+    }
+
+    #[test]
+    fn all_calls_of_a_cycle_are_blocked() {
+        let pair = [("a", "1", CallOutcome::Done), ("b", "2", CallOutcome::Done)];
+        let calls: Vec<_> = pair.iter().cycle().take(6).copied().collect();
+        let mut watch = StuckDetector::default();
+        assert_eq!(symbols(&verdicts(&mut watch, &calls)), ".....n");
+        watch.on_answer(1, false);
+        assert!(watch.blocks("shell", "a") && watch.blocks("shell", "b") && !watch.blocks("shell", "c"));
+    }
+
+    #[test]
+    fn the_same_command_twenty_times_without_a_change_is_a_loop() {
+        let input = |command: &str| format!("{{\"command\":\"{command}\"}}");
+        let (list, read) = (input("git status"), input("cat a"));
+        let results: Vec<String> = (0..24).map(|number| number.to_string()).collect();
+        let mut calls = Vec::new();
+        for result in &results {
+            calls.push((list.as_str(), result.as_str(), CallOutcome::Done));
+            calls.push((read.as_str(), result.as_str(), CallOutcome::Done));
+        }
+        let seen = symbols(&verdicts(&mut StuckDetector::default(), &calls));
+        assert_eq!(seen.find('n'), Some(38), "at the twentieth `git status`: {seen}");
+        assert!(seen.ends_with('S'), "{seen}");
+        let build = input("make");
+        for at in (0..calls.len()).step_by(30) {
+            calls.insert(at, (build.as_str(), "made", CallOutcome::Done));
+        }
+        let seen = symbols(&verdicts(&mut StuckDetector::default(), &calls));
+        assert!(!seen.contains('n'), "commands that may change something are in between: {seen}");
+    }
+
+    #[test]
     fn talk_and_silence_end_too() {
         let mut watch = StuckDetector::default();
         let mut seen = String::new();
@@ -283,7 +352,7 @@ mod tests {
             seen += &symbols(&[watch.verdict()]);
             watch.nudged();
         }
-        assert_eq!(seen, "n...S");
+        assert_eq!(seen, "nnnnS");
         let mut watch = StuckDetector::default();
         watch.on_answer(0, false);
         watch.nudged();

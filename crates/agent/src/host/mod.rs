@@ -16,7 +16,7 @@ use protocol::{CallKey, FileError, FileOperation, FileReply, GuiAction, GuiReply
 use serde_json::Value;
 
 use crate::conversation::Conversation;
-use crate::event::{AgentEvent, Logged, ToolEnd};
+use crate::event::{AgentEvent, SequencedEvent, ToolEnd};
 use crate::stored_image::Picture;
 
 /// The work must stop now. The payload is the host's reason, which the agent passes through.
@@ -125,6 +125,8 @@ pub struct CodeReport {
     pub problem: Option<String>,
     /// A remark about how the code was run.
     pub note: Option<String>,
+    /// How long it ran.
+    pub duration_ms: u64,
 }
 
 /// The result of a desktop action.
@@ -148,6 +150,8 @@ pub struct BrowserReport {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Capability {
     Python,
+    /// A live kernel for Python.
+    PythonKernel,
     TypeScript,
     Curl,
     Ripgrep,
@@ -171,7 +175,7 @@ pub trait Host: Send + Sync {
     async fn record(&self, events: Vec<AgentEvent>) -> Result<(), Stopped>;
 
     /// Events since the last call, in log order: the agent's own and those of people.
-    async fn news(&self) -> Result<Vec<Logged>, Stopped>;
+    async fn news(&self) -> Result<Vec<SequencedEvent>, Stopped>;
 
     /// Called between tool calls; fails if the job was paused or cancelled.
     async fn check(&self) -> Result<(), Stopped>;
@@ -194,6 +198,9 @@ pub trait Host: Send + Sync {
 
     /// Writes to a process's stdin, at most once. The inner error is for the model.
     async fn type_into(&self, key: CallKey, text: &str) -> Result<Result<InputDelivery, String>, Stopped>;
+
+    /// How a background process has ended, in a few words; `None` while it runs.
+    async fn process_end(&self, key: CallKey) -> Result<Option<String>, Stopped>;
 
     /// Kills a process and all its descendants. The inner error is for the model.
     async fn kill(&self, key: CallKey) -> Result<Result<(), String>, Stopped>;

@@ -2,19 +2,21 @@
 
 use std::fmt::Write as _;
 
+use context::truncate::first_characters;
+
 use crate::conversation::Conversation;
+use crate::event::ProcessState;
 use crate::settings::AgentSettings;
 use crate::tools::Toolbox;
 
 /// The model's role. Short, because small models read it too.
-const SYSTEM: &str = "\
-You are an agent that does a task for somebody, on a Linux computer of your own: a sandbox made for this task. Nobody \
-sees your words while you work, so act: every answer calls at least one tool.
+const ROLE: &str = include_str!("texts/role.md");
+/// Working habits, one line each, after the tool they are about in braces. Lines without a tool go to every model with
+/// room for them.
+const HABITS: &str = include_str!("texts/habits.md");
 
-How to work:
-- Files live in /workspace. What is there when you finish is what the person gets.
-- The line that begins with [Status] comes from this program, not from the person.
-";
+/// How much of a command line the status shows, in characters.
+const MAX_COMMAND: usize = 80;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Detail {
@@ -23,35 +25,9 @@ pub(super) enum Detail {
     Short,
 }
 
-/// Working habits by the tool they are about. Lines without a tool go to every model with room for them.
-const WORKING_HABITS: [(Option<&str>, &str); 8] = [
-    (Some("plan"), "Start with `plan`: a few short points. Keep it current as you go on: mark what is done."),
-    (None, "Look before you change: list and read files, then edit. Prefer small edits to rewriting a file."),
-    (
-        Some("shell"),
-        "Check what you did by running it: tests, a build, the program itself. Read errors and fix their cause.",
-    ),
-    (
-        Some("process"),
-        "A command that does not end by itself, such as a server, is left running after its wait; you get a handle for \
-         `process`.",
-    ),
-    (None, "Several calls that only look at things may be in one answer."),
-    (
-        Some("history_read"),
-        "What is left out of a prompt is named, such as `recall e12`: `history_read` with that event shows it.",
-    ),
-    (Some("notes"), "Notes that you will need later belong in `notes`."),
-    (
-        Some("finish"),
-        "When the task is done and checked, call `finish` with a summary for the person. If it cannot be done, call \
-         `finish` with outcome `failed` and say why. Only ask the person when you cannot go on without an answer.",
-    ),
-];
-
-/// Follows the status for a small model, which otherwise repeats the same work because nothing tells it that it may
+/// In the status for a small model, which otherwise repeats the same work because nothing tells it that it may
 /// finish.
-pub(crate) const WEAK_STATUS: &str = "\nDo the next thing that the task still needs, with a tool. If nothing is missing any more, call `finish`.";
+const WEAK_STATUS: &str = "\nDo the next thing that the task still needs, with a tool. If nothing is missing any more, call `finish`.";
 
 pub(super) fn system_prompt(
     settings: &AgentSettings,
@@ -59,8 +35,8 @@ pub(super) fn system_prompt(
     toolbox: &Toolbox,
     detail: Detail,
 ) -> String {
-    let mut text = SYSTEM.to_owned();
-    for (tool, habit) in WORKING_HABITS {
+    let mut text = ROLE.to_owned();
+    for (tool, habit) in HABITS.lines().filter_map(habit_of) {
         if tool.map_or(detail == Detail::Full, |name| toolbox.find(name).is_some()) {
             let _ = writeln!(text, "- {habit}");
         }
@@ -75,47 +51,79 @@ pub(super) fn system_prompt(
             let _ = writeln!(text, "  {command}");
         }
     }
-    if toolbox.find("python").is_some() {
-        text += "Use `python` for calculations and for handling data.\n";
-    }
     text
 }
 
+/// The tool that a habit is about, if any, and the habit.
+fn habit_of(line: &str) -> Option<(Option<&str>, &str)> {
+    let (tool, habit) = line.strip_prefix('{')?.split_once("} ")?;
+    Some((Some(tool).filter(|tool| !tool.is_empty()), habit))
+}
+
+/// What the status text is built from.
+pub(crate) struct StatusInputs<'a> {
+    pub(crate) conversation: &'a Conversation,
+    pub(crate) settings: &'a AgentSettings,
+    /// Seconds that the job has worked.
+    pub(crate) worked_s: u64,
+    /// The current time, for the model.
+    pub(crate) time: &'a str,
+    pub(crate) toolbox: &'a Toolbox,
+    /// Whether the model is a small one that gets few tools.
+    pub(crate) is_weak: bool,
+    /// What to tell about external tools that are missing.
+    pub(crate) missing_tools: &'a [String],
+    /// Lines about background processes.
+    pub(crate) processes: &'a [String],
+}
+
+/// A status line about a background process. `end` says how it has ended.
+pub(crate) fn process_line(process: &ProcessState, end: Option<&str>, can_ask: bool) -> String {
+    let command = process.command.lines().next().unwrap_or_default();
+    let mut shown = first_characters(command, MAX_COMMAND).to_owned();
+    if shown.len() < process.command.len() {
+        shown.push('…');
+    }
+    let handle = &process.handle;
+    match end {
+        None => format!("Still running: {handle} ({shown})"),
+        Some(end) if can_ask => {
+            format!(
+                "Ended: {handle} ({shown}), {end}. `process` with this handle shows the rest of its output."
+            )
+        }
+        Some(end) => format!("Ended: {handle} ({shown}), {end}."),
+    }
+}
+
 /// The text at the end of the prompt, rebuilt in every turn.
-pub(crate) fn status_text(
-    conversation: &Conversation,
-    settings: &AgentSettings,
-    worked_s: u64,
-    time: &str,
-    toolbox: &Toolbox,
-    missing_tools: &[String],
-) -> String {
-    let mut text = format!("[Status] {time}.");
-    let left = conversation.budget().left_text(conversation.spent(), worked_s);
+pub(crate) fn status_text(inputs: &StatusInputs<'_>) -> String {
+    let StatusInputs { conversation, settings, toolbox, .. } = inputs;
+    let mut text = format!("[Status] {}.", inputs.time);
+    let left = conversation.budget().left_text(conversation.spent(), inputs.worked_s);
     if !left.is_empty() {
         let _ = write!(text, " Left: {left}.");
     }
-    for process in conversation.processes().values() {
-        let command: String = process.command.chars().take(80).collect();
-        let _ = write!(text, "\nStill running: {} ({command})", process.handle);
+    for line in inputs.processes {
+        let _ = write!(text, "\n{line}");
     }
-    let is_nearly_used = conversation.budget().is_nearly_used(conversation.spent());
+    let is_nearly_used = conversation.budget().is_nearly_used(conversation.spent(), inputs.worked_s);
     if is_nearly_used {
-        text +=
-            "\nFew turns are left: call `finish` now, or save your work and say in `finish` what is missing.";
+        text += "\nThe budget is nearly used: call `finish` now, or save your work and say in `finish` what is missing.";
+    } else if inputs.is_weak {
+        text += WEAK_STATUS;
     }
     match conversation.plan() {
         None if is_nearly_used => {}
+        // A small model that is reminded in every turn writes one plan after another.
+        None if inputs.is_weak && conversation.turn() > 0 => {}
         None if toolbox.find("plan").is_some() => text += "\nThere is no plan yet: call `plan` now.",
         Some(_) if settings.approve_plan && !conversation.is_plan_accepted() => {
             text += "\nThe plan is not accepted yet: change it with `plan`.";
         }
         None | Some(_) => {}
     }
-    if !conversation.last_had_calls() {
-        text += "\nYour last answer called no tool, so nothing happened. Call a tool now; `finish` when all is done.";
-    }
-    for missing in missing_tools {
+    for missing in inputs.missing_tools {
         let _ = write!(text, "\nTools: {missing}.");
     }
     for notice in conversation.notices() {

@@ -54,10 +54,15 @@ fn fitted(
     let egress = "only these hosts: crates.io, static.crates.io, index.crates.io";
     let toolbox = toolbox(native_tools, context_tokens, settings.approve_plan);
     let external = ExternalTools::default();
-    (
-        fit(&PromptInputs { model: &model, settings, egress, toolbox: &toolbox, external: &external }, room),
-        room,
-    )
+    let inputs = PromptInputs {
+        model: &model,
+        settings,
+        egress,
+        toolbox: &toolbox,
+        external: &external,
+        offers_history: true,
+    };
+    (fit(&inputs, room), room)
 }
 
 #[test]
@@ -138,4 +143,98 @@ fn initial_token_factor_depends_on_the_provider() {
     assert_eq!(factor("gemini/gemini-2.5-pro"), 1_100);
     assert_eq!(factor("openai/gpt-5"), 1_000);
     assert_eq!(factor("http://127.0.0.1:8080/v1"), 1_000);
+}
+
+#[test]
+fn tools_that_need_each_other_are_offered_together() {
+    let abilities = BTreeSet::from([Capability::Python, Capability::Desktop, Capability::Browser]);
+    let toolbox = Toolbox::new(tools::standard(), &abilities);
+    let (settings, external) = (AgentSettings::default(), ExternalTools::default());
+    let (mut offered, mut has_browser_alone) = (BTreeSet::new(), false);
+    for context_tokens in (4_000..60_000).step_by(500) {
+        let model = LimitsModel { name: ModelName::new("test/sized"), limits: limits(true, context_tokens) };
+        let inputs = PromptInputs {
+            model: &model,
+            settings: &settings,
+            egress: "off",
+            toolbox: &toolbox,
+            external: &external,
+            offers_history: true,
+        };
+        let fitted = fit(&inputs, PromptRoom::for_model(&model)).toolbox;
+        let has = |name: &str| fitted.find(name).is_some();
+        assert_eq!(has("screenshot"), has("gui"), "{context_tokens}: {:?}", fitted.names());
+        offered.insert(has("gui"));
+        has_browser_alone |= has("browser") && !has("gui");
+    }
+    assert!(has_browser_alone, "it is useful without them");
+    assert_eq!(offered.len(), 2, "with and without them");
+}
+
+#[test]
+fn history_tools_are_counted_before_they_are_offered() {
+    let (settings, external) = (AgentSettings::default(), ExternalTools::default());
+    for context_tokens in [4_096, 16_384, 200_000] {
+        let model = LimitsModel { name: ModelName::new("test/sized"), limits: limits(true, context_tokens) };
+        let toolbox = toolbox(true, context_tokens, false);
+        let inputs = |offers_history| PromptInputs {
+            model: &model,
+            settings: &settings,
+            egress: "off",
+            toolbox: &toolbox,
+            external: &external,
+            offers_history,
+        };
+        let held = fit(&inputs(false), PromptRoom::for_model(&model)).window;
+        assert!(!has_history_tools(&held) && !held.system.contains("history_"), "{}", held.system);
+        assert!(held.held_tools.contains(&"history_read".to_owned()), "{:?}", held.held_tools);
+        let kept = keep(&inputs(false), &held).unwrap().window;
+        assert_eq!(kept, held, "a restart changes nothing");
+        let offered = keep(&inputs(true), &held).unwrap().window;
+        assert!(has_history_tools(&offered) && offered.system.contains("`history_read`"));
+        assert_eq!(offered, fit(&inputs(true), PromptRoom::for_model(&model)).window);
+        assert_eq!(keep(&inputs(true), &offered).unwrap().window, offered);
+        let tokens = |window: &Window| (window.system_tokens, window.tools_tokens);
+        assert_eq!(tokens(&offered), tokens(&held), "{context_tokens}");
+    }
+}
+
+#[test]
+fn selection_stays_when_the_provider_counts_a_third_more() {
+    for window in [8_192, 16_384, 32_768, 65_536] {
+        let (chosen, room) = fitted(true, window, 1_000, &AgentSettings::default());
+        let learned = PromptRoom { factor: Factor::from_thousandths(1_350), ..room };
+        assert!(learned.tolerates(&chosen.window), "{window}");
+    }
+}
+
+#[test]
+fn system_prompts_are_as_reviewed() {
+    let settings = AgentSettings {
+        approve_plan: true,
+        acceptance: vec!["make test".into(), "cargo clippy".into()],
+        ..AgentSettings::default()
+    };
+    insta::assert_snapshot!("system_large", fitted(true, 200_000, 1_000, &settings).0.window.system);
+    insta::assert_snapshot!(
+        "system_4k",
+        fitted(true, 4_096, 1_000, &AgentSettings::default()).0.window.system
+    );
+    insta::assert_snapshot!(
+        "system_weak",
+        fitted(false, 16_384, 1_000, &AgentSettings::default()).0.window.system
+    );
+}
+
+#[test]
+fn small_models_see_no_example_that_they_could_copy() {
+    let offered = fitted(false, 16_384, 1_000, &AgentSettings::default()).0;
+    let text = serde_json::to_string(&offered.window.tools).unwrap() + &offered.window.system;
+    let is_event = |word: &str| {
+        let digits = word.strip_prefix('e').unwrap_or_default();
+        !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    let words = || text.split(|c: char| !c.is_ascii_alphanumeric() && c != '-');
+    let copied: Vec<&str> = words().filter(|word| is_event(word) || word.starts_with("turn-")).collect();
+    assert!(copied.is_empty() && !text.contains("such as `"), "{copied:?} in {text}");
 }

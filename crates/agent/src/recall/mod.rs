@@ -22,7 +22,7 @@ use model::Embeddings;
 use crate::conversation::{Record, RecordKind};
 
 /// Maximum number of events in one search result.
-pub(crate) const MAX_HITS: usize = 8;
+pub(crate) const MAX_HITS: usize = 5;
 /// At most this many bytes of one event go to the embeddings model, which reads only a few hundred words.
 const MAX_EMBEDDED: usize = 6_000;
 /// Maximum number of bytes of complete outputs that one search reads to find matching lines.
@@ -66,6 +66,15 @@ struct State {
     without_vector: VecDeque<(EventId, String)>,
     is_indexing: bool,
     paused_until: Option<Instant>,
+}
+
+impl State {
+    /// All records are queued again the next time.
+    fn forget_queued(&mut self) {
+        self.queued_records = 0;
+        self.queue.clear();
+        self.without_vector.clear();
+    }
 }
 
 /// An event that is not indexed yet.
@@ -154,18 +163,25 @@ impl Recall {
         self.shared.catch_up(now_ms).await?;
         let (vector, note) = match self.shared.vector_of(query).await {
             Ok(vector) => (vector, ""),
-            Err(()) => (None, "[by words alone: the embeddings model did not answer]\n"),
+            Err(reason) => (None, reason.note()),
         };
+        let has_vector = vector.is_some();
         let owned_query = query.to_owned();
-        let (hits, events) = self
+        let (hits, events, newest_vector) = self
             .shared
             .with_index(move |index| {
                 let query = Query { text: &owned_query, vector: vector.as_deref(), limit: MAX_HITS };
-                Ok((index.search(query)?, index.len()))
+                Ok((index.search(query)?, index.len(), index.newest_vector()))
             })
             .await?;
+        let mut note = note.to_owned();
+        let missing = self.shared.count_without_vector(newest_vector);
+        if has_vector && missing > 0 {
+            note +=
+                &format!("[by words alone for {missing} of {events} events, which have no vectors yet]\n");
+        }
         let found = RecordHistory { records, whole: self.whole_texts(&hits, records).await };
-        Ok(note.to_owned() + &recall::answer(&hits, events, &found, query)?)
+        Ok(note + &recall::answer(&hits, events, &found, query)?)
     }
 
     /// Loads the complete outputs of hits whose record has only a preview.
@@ -246,10 +262,7 @@ impl Shared {
         if let Some(folder) = &self.folder {
             let _ = std::fs::remove_dir_all(folder);
         }
-        let mut state = self.lock();
-        state.queued_records = 0;
-        state.queue.clear();
-        state.without_vector.clear();
+        self.lock().forget_queued();
     }
 
     /// Indexes waiting events and commits if due. Events that could not be added stay in the queue.

@@ -177,7 +177,8 @@ async fn query_does_not_wait_for_the_embedding_backlog() {
     tokio::task::block_in_place(|| gate.wait_for(1));
     records.push(record(3, "event three is a road"));
     let answer = recall.search("fruit", &records, 0).await.unwrap();
-    assert!(answer.starts_with("Nothing in 3 events"), "the question had to wait: {answer}");
+    assert!(answer.contains("Nothing in 3 events"), "the question had to wait: {answer}");
+    assert!(answer.starts_with("[by words alone for 3 of 3 events, which have no vectors yet]"), "{answer}");
     assert_eq!(gate.state.lock().unwrap().0, 1, "one batch at a time");
     gate.open();
     let found = async {
@@ -189,5 +190,29 @@ async fn query_does_not_wait_for_the_embedding_backlog() {
         }
     };
     tokio::time::timeout(Duration::from_secs(120), found).await.expect("vectors were lost");
+    let _ = std::fs::remove_dir_all(folder);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn vectors_of_another_length_are_replaced() {
+    let folder = folder("lengths");
+    let length = Arc::new(std::sync::atomic::AtomicUsize::new(2));
+    let of_server = Arc::clone(&length);
+    let server = ScriptedEmbeddings::start(move |texts| {
+        let length = of_server.load(std::sync::atomic::Ordering::SeqCst);
+        let is_fruit = |text: &&str| f32::from(u8::from(text.contains("pear") || text.contains("fruit")));
+        Some(texts.iter().map(|text| [vec![is_fruit(text)], vec![0.1; length - 1]].concat()).collect())
+    })
+    .unwrap();
+    let settings = model::Settings { name: Some(server.name()), ..model::Settings::default() };
+    let recall =
+        Recall::new(folder.clone(), Some(Embeddings::new(&settings, "context.embeddings").unwrap()), None);
+    let records = [record(1, "event one is a pear"), record(2, "event two is a road")];
+    let search = async || recall.search("fruit", &records, 0).await.unwrap();
+    assert!(search().await.starts_with("[e1]"));
+    length.store(3, std::sync::atomic::Ordering::SeqCst);
+    let answer = search().await;
+    assert!(answer.starts_with("[by words alone: the embeddings model has changed"), "{answer}");
+    assert!(search().await.starts_with("[e1]"), "the vectors were not made again");
     let _ = std::fs::remove_dir_all(folder);
 }

@@ -24,6 +24,27 @@ impl Default for QueryTimeout {
     }
 }
 
+/// Why a query has no vector although a model is configured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NoVector {
+    /// The model has failed, now or a moment ago.
+    NoAnswer,
+    /// The model makes vectors of another length than the stored ones.
+    OtherModel,
+}
+
+impl NoVector {
+    /// What the model reads above the hits.
+    pub(super) fn note(self) -> &'static str {
+        match self {
+            Self::NoAnswer => "[by words alone: the embeddings model did not answer]\n",
+            Self::OtherModel => {
+                "[by words alone: the embeddings model has changed, and all vectors are made again]\n"
+            }
+        }
+    }
+}
+
 impl Shared {
     /// Requests the missing vectors, oldest event first, until none is missing or the model fails.
     pub(super) async fn embed_waiting(self: &Arc<Self>) {
@@ -71,22 +92,51 @@ impl Shared {
     }
 
     /// The vector of a query; `None` if no model is configured.
-    pub(super) async fn vector_of(self: &Arc<Self>, query: &str) -> Result<Option<Vec<f32>>, ()> {
+    pub(super) async fn vector_of(self: &Arc<Self>, query: &str) -> Result<Option<Vec<f32>>, NoVector> {
         let Some(embeddings) = &self.embeddings else { return Ok(None) };
         if self.is_paused_after_failure() {
-            return Err(());
+            return Err(NoVector::NoAnswer);
         }
         let shared = Arc::clone(self);
         // A separate task, so that it continues in the background after the timeout.
         let backlog = tokio::spawn(async move { shared.embed_waiting().await });
         let _ = tokio::time::timeout(BACKLOG_TIMEOUT, backlog).await;
         match embeddings.embed(&[query], self.query_timeout.0).await {
-            Ok(mut vectors) => Ok(vectors.pop()),
+            Ok(mut vectors) => {
+                let vector = vectors.pop();
+                if let Some(vector) = vector.clone()
+                    && self.replace_other_vectors(vector).await
+                {
+                    return Err(NoVector::OtherModel);
+                }
+                Ok(vector)
+            }
             Err(error) => {
                 tracing::warn!(%error, "a question gets no vector");
                 self.lock().paused_until = Some(Instant::now() + PAUSE);
-                Err(())
+                Err(NoVector::NoAnswer)
             }
         }
+    }
+
+    /// Deletes the vectors of another model. All events are queued again with the next records.
+    async fn replace_other_vectors(self: &Arc<Self>, vector: Vec<f32>) -> bool {
+        // A batch that is being requested belongs to the vectors that are there; the next search looks again.
+        let Ok(_turn) = self.embedding.try_lock() else { return false };
+        let cleared = self.with_index(move |index| index.clear_vectors_unlike(&vector)).await;
+        let is_cleared = cleared.unwrap_or_else(|error| {
+            tracing::warn!(%error, "the vectors of another embeddings model cannot be removed");
+            false
+        });
+        if is_cleared {
+            self.lock().forget_queued();
+        }
+        is_cleared
+    }
+
+    /// How many of the events up to now have no vector. `newest` is the newest event with one.
+    pub(super) fn count_without_vector(&self, newest: Option<EventId>) -> usize {
+        let state = self.lock();
+        state.without_vector.iter().filter(|(id, _)| newest.is_none_or(|newest| *id > newest)).count()
     }
 }

@@ -5,7 +5,7 @@ use model::scripted::{Script, ScriptedAnswer, ScriptedCall, ScriptedServer};
 use serde_json::{Value, json};
 
 use super::test_host::TestHost;
-use crate::{AgentSettings, Ending};
+use crate::{AgentSettings, RunOutcome};
 
 const SIGNATURE: &str = "c2lnbmVkIGJ5IHRoZSBzY3JpcHQ=";
 
@@ -97,7 +97,7 @@ async fn every_dialect_sends_back_calls_results_and_reasoning() {
         let model = model::connect(&server.settings(dialect, "sk-test")).await.unwrap();
         let host = TestHost::with_task("look around");
         let mut agent = host.agent_of(model, AgentSettings::default(), crate::SummaryMode::Model);
-        assert!(matches!(agent.run(&host).await.unwrap(), Ending::Finished(_)), "{dialect:?}");
+        assert!(matches!(agent.run(&host).await.unwrap(), RunOutcome::Finished(_)), "{dialect:?}");
         let requests = server.requests();
         assert_eq!(requests.len(), 3, "{dialect:?}");
         let sent = sent_history(dialect, &requests[2].body);

@@ -8,7 +8,7 @@ use model::{ModelError, Usage};
 use serde_json::json;
 
 use super::test_host::{TestHost, calls, text_answer};
-use crate::{AgentEvent, AgentSettings, Budget, CommandRules, Ending};
+use crate::{AgentEvent, AgentSettings, Budget, CommandRules, RunOutcome};
 
 fn finish() -> model::Answer {
     calls(&[("finish", json!({"summary": "all done"}))])
@@ -18,9 +18,9 @@ fn with_budget(budget: Budget) -> AgentSettings {
     AgentSettings { budget, ..AgentSettings::default() }
 }
 
-fn paused(ending: Ending) -> (String, String) {
+fn paused(ending: RunOutcome) -> (String, String) {
     match ending {
-        Ending::Paused { code, reason, .. } => (code, reason),
+        RunOutcome::Paused { code, reason, .. } => (code, reason),
         other => panic!("not paused: {other:?}"),
     }
 }
@@ -50,7 +50,7 @@ async fn eight_equal_calls_in_one_answer_are_nudged_first() {
     let host = TestHost::with_task("x");
     let eight = calls(&vec![("shell", json!({"command": "ls"})); 8]);
     let (mut agent, model) = host.agent(AgentSettings::default(), vec![Ok(eight), Ok(finish())]);
-    assert!(matches!(agent.run(&host).await.unwrap(), Ending::Finished(_)));
+    assert!(matches!(agent.run(&host).await.unwrap(), RunOutcome::Finished(_)));
     let requests = model.requests.lock().unwrap();
     assert!(format!("{:?}", requests[1].messages).contains("Take care: the same call"));
 }
@@ -113,7 +113,7 @@ async fn money_budget_requires_a_known_price() {
     assert!(model.requests.lock().unwrap().is_empty());
     // Without a money budget the price does not matter.
     let (mut agent, _) = host.agent(AgentSettings::default(), vec![Ok(finish())]);
-    assert!(matches!(agent.run(&host).await.unwrap(), Ending::Finished(_)));
+    assert!(matches!(agent.run(&host).await.unwrap(), RunOutcome::Finished(_)));
 }
 
 #[tokio::test]
@@ -127,7 +127,7 @@ async fn uncertain_input_is_not_typed_again() {
     assert_eq!(*host.typed.lock().unwrap(), ["yes\n"]);
     assert!(!host.results()[1].contains("perhaps typed"));
     // The log as it was in the middle of typing.
-    let begun = |logged: &crate::Logged| matches!(&logged.event, AgentEvent::CallStarted { tool, .. } if tool == "process");
+    let begun = |logged: &crate::SequencedEvent| matches!(&logged.event, AgentEvent::CallStarted { tool, .. } if tool == "process");
     let place = host.log.lock().unwrap().iter().position(begun).unwrap();
     host.log.lock().unwrap().truncate(place + 1);
     host.typed.lock().unwrap().clear();
@@ -172,7 +172,7 @@ async fn excessive_time_budget_is_rejected_and_harmless_in_old_logs() {
     let host = TestHost::with_task("x");
     let ls = calls(&[("shell", json!({"command": "ls"}))]);
     let (mut agent, _) = host.agent(with_budget(budget), vec![Ok(ls), Ok(finish())]);
-    assert!(matches!(agent.run(&host).await.unwrap(), Ending::Finished(_)));
+    assert!(matches!(agent.run(&host).await.unwrap(), RunOutcome::Finished(_)));
 }
 
 #[tokio::test]
@@ -184,10 +184,10 @@ async fn polling_a_quiet_process_is_not_stuck() {
     answers.extend((0..11).map(|_| Ok(poll())));
     answers.push(Ok(finish()));
     let (mut agent, model) = host.agent(AgentSettings::default(), answers);
-    assert!(matches!(agent.run(&host).await.unwrap(), Ending::Finished(_)));
+    assert!(matches!(agent.run(&host).await.unwrap(), RunOutcome::Finished(_)));
     let requests = model.requests.lock().unwrap();
     assert!(requests.iter().all(|request| !format!("{:?}", request.messages).contains("Take care")));
-    assert!(host.results()[11].contains("[exit code 0]"), "{:?}", host.results());
+    assert!(host.results()[11].contains("[exit code 0, "), "{:?}", host.results());
 }
 
 #[tokio::test]
@@ -238,14 +238,15 @@ async fn requests_beyond_the_budget_are_not_sent() {
         "{reason}"
     );
     assert!(model.requests.lock().unwrap().is_empty());
-    // A slightly larger budget limits the answer to what is left; a large one does not limit it.
+    // A slightly larger budget limits the answer to what is left; with a large one the limit is the model's.
     for (tokens, is_bound) in [(8_000, true), (1_000_000, false)] {
         let budget = Budget { tokens: Some(tokens), ..Budget::default() };
         host.log.lock().unwrap().truncate(1);
         let (mut agent, model) = host.agent(with_budget(budget), vec![Ok(finish())]);
-        assert!(matches!(agent.run(&host).await.unwrap(), Ending::Finished(_)));
+        assert!(matches!(agent.run(&host).await.unwrap(), RunOutcome::Finished(_)));
         let most = model.requests.lock().unwrap()[0].max_output_tokens;
-        assert_eq!(most.is_some_and(|most| u64::from(most) < tokens), is_bound, "{most:?}");
+        assert_eq!(most.is_some_and(|most| most < 8_000), is_bound, "{most:?}");
+        assert!(is_bound || most == Some(8_000), "a limit is always sent: {most:?}");
     }
 }
 
@@ -279,7 +280,7 @@ async fn model_is_notified_of_a_truncated_answer() {
     };
     let ls = calls(&[("shell", json!({"command": "ls"}))]);
     let (mut agent, model) = host.agent(AgentSettings::default(), vec![Ok(half), Ok(ls), Ok(finish())]);
-    assert!(matches!(agent.run(&host).await.unwrap(), Ending::Finished(_)));
+    assert!(matches!(agent.run(&host).await.unwrap(), RunOutcome::Finished(_)));
     let requests = model.requests.lock().unwrap();
     let is_notified = |number: usize| {
         let notice = "Take care: your last answer was cut off after 10 tokens";
@@ -314,4 +315,17 @@ async fn rules_apply_to_input_typed_into_a_shell() {
         refused.contains("this command is not allowed (rule `rm`); what it is about: `rm x`"),
         "{refused}"
     );
+}
+
+#[tokio::test]
+async fn the_effort_of_the_job_is_sent_with_each_request() {
+    let host = TestHost::with_task("x");
+    let settings = AgentSettings { effort: Some(model::Effort::High), ..AgentSettings::default() };
+    let (mut agent, model) = host.agent(settings, vec![Ok(finish())]);
+    agent.run(&host).await.unwrap();
+    assert_eq!(model.requests.lock().unwrap()[0].effort, Some(model::Effort::High));
+    let host = TestHost::with_task("x");
+    let (mut agent, model) = host.agent(AgentSettings::default(), vec![Ok(finish())]);
+    agent.run(&host).await.unwrap();
+    assert_eq!(model.requests.lock().unwrap()[0].effort, None, "what the model does by itself");
 }

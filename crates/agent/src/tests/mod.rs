@@ -1,8 +1,12 @@
 //! Tests of the agent loop with scripted model answers, on a host without a sandbox.
 
 mod dialects;
+mod finish;
 mod limits;
+mod messages;
+mod observations;
 mod recall;
+mod stuck;
 mod test_host;
 mod window;
 
@@ -11,16 +15,22 @@ use serde_json::json;
 
 use self::test_host::{TestHost, calls, text_answer};
 use crate::{
-    AgentEvent, AgentSettings, Approval, Budget, CommandRules, Ending, FinishOutcome, Finished, Notice,
-    NoticeCode, PersonAnswer, RequestKind, Sight,
+    AgentEvent, AgentSettings, Approval, Budget, CommandRules, FinishOutcome, Finished, InputAnswer, Notice,
+    NoticeCode, RequestKind, RunOutcome, VisionSupport,
 };
 
-fn done(summary: &str) -> Ending {
-    Ending::Finished(Finished { outcome: FinishOutcome::Done, summary: summary.into() })
+fn done(summary: &str) -> RunOutcome {
+    RunOutcome::Finished(Finished { outcome: FinishOutcome::Done, summary: summary.into() })
 }
 
 fn finish() -> model::Answer {
     calls(&[("finish", json!({"summary": "all done"}))])
+}
+
+/// Marks all points of a plan as done and finishes.
+fn end_of_plan(points: &[&str]) -> model::Answer {
+    let items: Vec<_> = points.iter().map(|text| json!({"text": text, "status": "done"})).collect();
+    calls(&[("plan", json!({"items": items})), ("finish", json!({"summary": "all done"}))])
 }
 
 fn write(path: &str) -> model::Answer {
@@ -31,15 +41,16 @@ fn write(path: &str) -> model::Answer {
 async fn a_task_is_planned_done_and_finished() {
     let host = TestHost::with_task("write a file");
     let plan = calls(&[("plan", json!({"items": ["write it", {"text": "check it"}]}))]);
+    let end = end_of_plan(&["write it", "check it"]);
     let (mut agent, model) =
-        host.agent(AgentSettings::default(), vec![Ok(plan), Ok(write("a.txt")), Ok(finish())]);
+        host.agent(AgentSettings::default(), vec![Ok(plan), Ok(write("a.txt")), Ok(end)]);
     assert_eq!(agent.run(&host).await.unwrap(), done("all done"));
     assert_eq!(host.files.lock().unwrap()["a.txt"], "hello\n");
-    assert_eq!(agent.conversation().plan().unwrap().items.len(), 2);
+    assert_eq!(agent.conversation().plan().unwrap().done(), 2);
     let spent = agent.conversation().spent();
     assert_eq!(
         (spent.turns, spent.tool_calls, spent.tokens(), spent.cost_nanodollars),
-        (3, 3, 330, 3_000_000)
+        (3, 4, 330, 3_000_000)
     );
     let requests = model.requests.lock().unwrap();
     assert!(requests[0].system.contains("/workspace") && !requests[0].tools.is_empty());
@@ -89,6 +100,28 @@ async fn restarted_agent_does_not_repeat_finished_calls() {
 }
 
 #[tokio::test]
+async fn resumed_call_reports_its_whole_duration() {
+    let host = TestHost::with_task("x");
+    let slow = calls(&[("shell", json!({"command": "make one"}))]);
+    let (mut agent, _) = host.agent(AgentSettings::default(), vec![Ok(slow), Ok(finish())]);
+    agent.run(&host).await.unwrap();
+    let started = |logged: &crate::SequencedEvent| matches!(logged.event, AgentEvent::CallStarted { .. });
+    let cut = host.log.lock().unwrap().iter().position(started).unwrap();
+    let started_ms = host.log.lock().unwrap()[cut].time_ms;
+    host.log.lock().unwrap().truncate(cut + 1);
+    *host.now_ms.lock().unwrap() = started_ms + 90_000;
+    let (mut agent, _) = host.agent(AgentSettings::default(), vec![Ok(finish())]);
+    agent.run(&host).await.unwrap();
+    let log = host.log.lock().unwrap();
+    let durations = log.iter().filter_map(|logged| match &logged.event {
+        AgentEvent::CallEnded { end, .. } => Some(end.duration_ms),
+        _ => None,
+    });
+    let durations: Vec<u64> = durations.collect();
+    assert!(durations[0] >= 90_000 && durations[1] < 90_000, "{durations:?}");
+}
+
+#[tokio::test]
 async fn unknown_tools_and_invalid_input_get_corrective_errors() {
     let host = TestHost::with_task("x");
     let bad = calls(&[
@@ -109,49 +142,21 @@ async fn unknown_tools_and_invalid_input_get_corrective_errors() {
 }
 
 #[tokio::test]
-async fn answers_without_calls_end_as_stuck() {
-    for words in ["I will do it.", ""] {
-        let host = TestHost::with_task("x");
-        let answers = (0..20).map(|_| Ok(text_answer(words))).collect();
-        let (mut agent, model) = host.agent(AgentSettings::default(), answers);
-        assert!(matches!(agent.run(&host).await.unwrap(), Ending::Stuck(_)));
-        assert!(model.requests.lock().unwrap().len() <= 5);
-    }
-}
-
-#[tokio::test]
-async fn repeated_identical_calls_end_as_stuck_after_a_nudge() {
-    let host = TestHost::with_task("x");
-    let answers = (0..20).map(|_| Ok(calls(&[("shell", json!({"command": "ls"}))]))).collect();
-    let (mut agent, model) = host.agent(AgentSettings::default(), answers);
-    assert!(matches!(agent.run(&host).await.unwrap(), Ending::Stuck(why) if why.contains("the same call")));
-    let requests = model.requests.lock().unwrap();
-    assert_eq!(requests.len(), 6);
-    assert!(format!("{:?}", requests[3].messages).contains("Take care: the same call"));
-}
-
-#[tokio::test]
-async fn repeated_unknown_tools_end_as_stuck() {
-    let host = TestHost::with_task("x");
-    let answers = (0..20).map(|n| Ok(calls(&[("fly", json!({"n": n}))]))).collect();
-    let (mut agent, _) = host.agent(AgentSettings::default(), answers);
-    assert!(matches!(agent.run(&host).await.unwrap(), Ending::Stuck(_)));
-}
-
-#[tokio::test]
 async fn exhausted_budget_pauses_until_raised() {
     let host = TestHost::with_task("x");
     let settings =
         AgentSettings { budget: Budget { turns: Some(1), ..Budget::default() }, ..AgentSettings::default() };
     let (mut agent, model) = host.agent(settings, vec![Ok(write("a")), Ok(finish())]);
-    let Ending::Paused { code, reason, .. } = agent.run(&host).await.unwrap() else { panic!("not paused") };
+    let RunOutcome::Paused { code, reason, .. } = agent.run(&host).await.unwrap() else {
+        panic!("not paused")
+    };
     assert_eq!((code.as_str(), reason.contains("1 of 1 turns")), ("budget", true));
-    assert!(matches!(agent.run(&host).await.unwrap(), Ending::Paused { .. }), "nothing has changed");
+    assert!(matches!(agent.run(&host).await.unwrap(), RunOutcome::Paused { .. }), "nothing has changed");
     host.append(AgentEvent::BudgetChanged { budget: Budget { turns: Some(5), ..Budget::default() } });
     assert_eq!(agent.run(&host).await.unwrap(), done("all done"));
     let shown = format!("{:?}", model.requests.lock().unwrap()[1].messages);
     assert!(shown.contains("Left: 4 turns"), "the model sees what is left: {shown}");
-    assert!(!shown.contains("Few turns are left"), "{shown}");
+    assert!(!shown.contains("The budget is nearly used"), "{shown}");
 }
 
 #[tokio::test]
@@ -164,7 +169,11 @@ async fn in_its_last_turns_the_model_is_told_to_finish_and_not_to_plan() {
     let shown: Vec<String> =
         model.requests.lock().unwrap().iter().map(|request| format!("{:?}", request.messages)).collect();
     assert!(shown[0].contains("Left: 4 turns") && shown[0].contains("call `plan` now"), "{}", shown[0]);
-    assert!(shown[1].contains("Few turns are left") && !shown[1].contains("call `plan` now"), "{}", shown[1]);
+    assert!(
+        shown[1].contains("The budget is nearly used") && !shown[1].contains("call `plan` now"),
+        "{}",
+        shown[1]
+    );
 }
 
 #[tokio::test]
@@ -177,7 +186,7 @@ async fn no_more_tools_run_than_the_budget_allows() {
         ("shell", json!({"command": "c"})),
     ]);
     let (mut agent, _) = host.agent(AgentSettings { budget, ..AgentSettings::default() }, vec![Ok(many)]);
-    assert!(matches!(agent.run(&host).await.unwrap(), Ending::Paused { code, .. } if code == "budget"));
+    assert!(matches!(agent.run(&host).await.unwrap(), RunOutcome::Paused { code, .. } if code == "budget"));
     assert_eq!(*host.executed.lock().unwrap(), ["a", "b"]);
 }
 
@@ -186,7 +195,7 @@ async fn a_handback_during_the_check_is_in_the_next_prompt() {
     let host = TestHost::with_task("x");
     let (mut agent, model) = host.agent(AgentSettings::default(), vec![Ok(finish())]);
     let notice = Notice { code: NoticeCode::HandedBack, text: "Ada gives the sandbox back".into() };
-    *host.appended_by_check.lock().unwrap() = Some(AgentEvent::Told(notice));
+    *host.appended_by_check.lock().unwrap() = Some(AgentEvent::Notified(notice));
     assert_eq!(agent.run(&host).await.unwrap(), done("all done"));
     let shown = format!("{:?}", model.requests.lock().unwrap()[0].messages);
     assert!(shown.contains("Ada gives the sandbox back"), "{shown}");
@@ -197,12 +206,12 @@ async fn a_question_waits_for_its_answer() {
     let host = TestHost::with_task("x");
     let ask = calls(&[("ask_user", json!({"question": "Which colour?", "options": ["red", "blue"]}))]);
     let (mut agent, _) = host.agent(AgentSettings::default(), vec![Ok(ask), Ok(finish())]);
-    let Ending::Waiting(request) = agent.run(&host).await.unwrap() else { panic!("not waiting") };
+    let RunOutcome::Waiting(request) = agent.run(&host).await.unwrap() else { panic!("not waiting") };
     assert_eq!((request.kind, request.text.as_str()), (RequestKind::Question, "Which colour?"));
     // A restart while the request is open does not ask again.
     let (mut agent, _) = host.agent(AgentSettings::default(), vec![Ok(finish())]);
-    assert_eq!(agent.run(&host).await.unwrap(), Ending::Waiting(request.clone()));
-    let answer = PersonAnswer { text: Some("blue".into()), ..PersonAnswer::default() };
+    assert_eq!(agent.run(&host).await.unwrap(), RunOutcome::Waiting(request.clone()));
+    let answer = InputAnswer { text: Some("blue".into()), ..InputAnswer::default() };
     host.append(AgentEvent::InputAnswered { id: request.id, answer: Some(answer) });
     assert_eq!(agent.run(&host).await.unwrap(), done("all done"));
     assert_eq!(host.results()[0], "the person answers: blue");
@@ -213,7 +222,7 @@ async fn unanswered_question_times_out() {
     let host = TestHost::with_task("x");
     let ask = calls(&[("ask_user", json!({"question": "?", "wait_minutes": 1}))]);
     let (mut agent, _) = host.agent(AgentSettings::default(), vec![Ok(ask), Ok(finish())]);
-    let Ending::Waiting(request) = agent.run(&host).await.unwrap() else { panic!("not waiting") };
+    let RunOutcome::Waiting(request) = agent.run(&host).await.unwrap() else { panic!("not waiting") };
     assert_eq!(request.deadline_ms, Some(60_000));
     host.append(AgentEvent::InputAnswered { id: request.id, answer: None });
     assert_eq!(agent.run(&host).await.unwrap(), done("all done"));
@@ -235,15 +244,15 @@ async fn commands_are_allowed_asked_about_and_denied_by_rules() {
     ]);
     let host = TestHost::with_task("x");
     let (mut agent, _) = host.agent(settings, vec![Ok(three.clone()), Ok(finish())]);
-    let Ending::Waiting(request) = agent.run(&host).await.unwrap() else { panic!("not waiting") };
+    let RunOutcome::Waiting(request) = agent.run(&host).await.unwrap() else { panic!("not waiting") };
     assert_eq!((request.kind, request.command.as_deref()), (RequestKind::Command, Some("git push")));
     assert_eq!(*host.executed.lock().unwrap(), ["ls"]);
     assert!(host.results()[1].contains("not allowed (rule `rm`): keep it"));
-    let answer = PersonAnswer {
+    let answer = InputAnswer {
         accept: Some(false),
         text: Some("not yet".into()),
         plan: None,
-        ..PersonAnswer::default()
+        ..InputAnswer::default()
     };
     host.append(AgentEvent::InputAnswered { id: request.id, answer: Some(answer) });
     agent.run(&host).await.unwrap();
@@ -265,9 +274,9 @@ async fn tool_approvals_are_sequential_and_calls_start_once_approved() {
     let two = calls(&[("read_file", json!({"path": "a"})), ("read_file", json!({"path": "b"}))]);
     let (mut agent, _) = host.agent(settings, vec![Ok(two), Ok(finish())]);
     for path in ["a", "b"] {
-        let Ending::Waiting(request) = agent.run(&host).await.unwrap() else { panic!("not waiting") };
+        let RunOutcome::Waiting(request) = agent.run(&host).await.unwrap() else { panic!("not waiting") };
         assert_eq!(request.command, Some(format!("read_file {{\"path\":\"{path}\"}}")));
-        let answer = PersonAnswer { accept: Some(path == "a"), ..PersonAnswer::default() };
+        let answer = InputAnswer { accept: Some(path == "a"), ..InputAnswer::default() };
         host.append(AgentEvent::InputAnswered { id: request.id, answer: Some(answer) });
     }
     assert_eq!(agent.run(&host).await.unwrap(), done("all done"));
@@ -286,11 +295,12 @@ async fn changes_wait_for_an_accepted_or_edited_plan() {
     let host = TestHost::with_task("x");
     let plan =
         calls(&[("write_file", json!({"path": "a", "content": ""})), ("plan", json!({"items": ["mine"]}))]);
-    let (mut agent, _) = host.agent(settings, vec![Ok(plan), Ok(write("b")), Ok(finish())]);
-    let Ending::Waiting(request) = agent.run(&host).await.unwrap() else { panic!("not waiting") };
+    let answers = vec![Ok(plan), Ok(write("b")), Ok(end_of_plan(&["theirs"]))];
+    let (mut agent, _) = host.agent(settings, answers);
+    let RunOutcome::Waiting(request) = agent.run(&host).await.unwrap() else { panic!("not waiting") };
     assert!(host.files.lock().unwrap().is_empty() && host.results()[0].contains("accept your plan first"));
     let edited = serde_json::from_value(json!({"items": [{"text": "theirs"}]})).unwrap();
-    let answer = PersonAnswer { plan: Some(edited), ..PersonAnswer::default() };
+    let answer = InputAnswer { plan: Some(edited), ..InputAnswer::default() };
     host.append(AgentEvent::InputAnswered { id: request.id, answer: Some(answer) });
     assert_eq!(agent.run(&host).await.unwrap(), done("all done"));
     assert_eq!(agent.conversation().plan().unwrap().items[0].text, "theirs");
@@ -298,17 +308,18 @@ async fn changes_wait_for_an_accepted_or_edited_plan() {
 }
 
 #[tokio::test]
-async fn finish_requires_successful_acceptance_commands() {
-    let settings = AgentSettings { acceptance: vec!["make test".into()], ..AgentSettings::default() };
+async fn before_the_plan_is_accepted_commands_may_only_look() {
+    let settings = AgentSettings { approve_plan: true, ..AgentSettings::default() };
     let host = TestHost::with_task("x");
-    host.program("make test", &[("1 test fails\n", 2), ("ok\n", 0)]);
-    let (mut agent, model) = host.agent(settings, vec![Ok(finish()), Ok(write("a")), Ok(finish())]);
-    assert_eq!(agent.run(&host).await.unwrap(), done("all done"));
-    assert!(
-        host.results()[0].contains("`make test` fails (exit code 2)")
-            && host.results()[0].contains("1 test fails")
-    );
-    assert!(model.requests.lock().unwrap()[0].system.contains("make test"));
+    let looks = calls(&[
+        ("shell", json!({"command": "wc -l src/*.rs | sort -n"})),
+        ("shell", json!({"command": "make"})),
+        ("plan", json!({"items": ["mine"]})),
+    ]);
+    let (mut agent, _) = host.agent(settings, vec![Ok(looks)]);
+    assert!(matches!(agent.run(&host).await.unwrap(), RunOutcome::Waiting(_)));
+    assert_eq!(*host.executed.lock().unwrap(), ["wc -l src/*.rs | sort -n"]);
+    assert!(host.results()[1].contains("accept your plan first"), "{:?}", host.results());
 }
 
 #[tokio::test]
@@ -336,7 +347,7 @@ async fn too_long_prompt_is_shortened_and_retried() {
     let host = TestHost::with_task("x");
     let (mut agent, model) = host.agent(AgentSettings::default(), (0..20).map(|_| overflow()).collect());
     assert!(
-        matches!(agent.run(&host).await.unwrap(), Ending::Paused { code, .. } if code == "context_overflow")
+        matches!(agent.run(&host).await.unwrap(), RunOutcome::Paused { code, .. } if code == "context_overflow")
     );
     assert_eq!(model.requests.lock().unwrap().len(), 5, "it does not try for ever");
 }
@@ -348,7 +359,7 @@ async fn model_failure_pauses_the_job() {
     let (mut agent, _) = host.agent(AgentSettings::default(), vec![failed, Ok(finish())]);
     assert!(matches!(
         agent.run(&host).await.unwrap(),
-        Ending::Paused { code, retry_after: None, .. } if code == "model_auth"
+        RunOutcome::Paused { code, retry_after: None, .. } if code == "model_auth"
     ));
     assert_eq!(agent.run(&host).await.unwrap(), done("all done"));
 }
@@ -372,7 +383,7 @@ async fn a_patch_and_an_edit_change_files() {
 
 #[tokio::test]
 async fn models_without_image_support_get_text_instead() {
-    for sight in [Sight::Sees, Sight::Blind] {
+    for sight in [VisionSupport::Images, VisionSupport::TextOnly] {
         let host = TestHost::with_task("look");
         *host.sight.lock().unwrap() = Some(sight);
         let looks = vec![
@@ -386,10 +397,10 @@ async fn models_without_image_support_get_text_instead() {
         let requests = model.requests.lock().unwrap();
         let last = format!("{:?}", requests[3].messages);
         let pictures = last.matches("Image(image/png, 24 bytes)").count();
-        assert_eq!(pictures, if sight == Sight::Sees { 3 } else { 0 }, "{last}");
-        assert_eq!(last.contains("You cannot see pictures"), sight == Sight::Blind, "{last}");
+        assert_eq!(pictures, if sight == VisionSupport::Images { 3 } else { 0 }, "{last}");
+        assert_eq!(last.contains("You cannot see pictures"), sight == VisionSupport::TextOnly, "{last}");
         assert!(last.contains("window 1 \\\"Form\\\" at 10,20, 300x200, has the keyboard"), "{last}");
-        assert_eq!(last.contains("e1 button Go"), sight == Sight::Blind, "{last}");
+        assert_eq!(last.contains("e1 button Go"), sight == VisionSupport::TextOnly, "{last}");
         assert_eq!(host.files.lock().unwrap()["page.png"], "24 bytes");
     }
 }
@@ -401,7 +412,7 @@ async fn interrupted_browser_click_is_not_repeated() {
     let (mut agent, _) = host.agent(AgentSettings::default(), vec![Ok(click), Ok(finish())]);
     agent.run(&host).await.unwrap();
     // The log as it was in the middle of the call.
-    let begun = |logged: &crate::Logged| matches!(logged.event, AgentEvent::CallStarted { .. });
+    let begun = |logged: &crate::SequencedEvent| matches!(logged.event, AgentEvent::CallStarted { .. });
     let place = host.log.lock().unwrap().iter().position(begun).unwrap();
     host.log.lock().unwrap().truncate(place + 1);
     host.executed.lock().unwrap().clear();

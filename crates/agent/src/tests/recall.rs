@@ -47,12 +47,12 @@ async fn oversized_tool_output_is_stored_and_readable_to_the_last_byte() {
         results[0]
     );
     assert_eq!(results[3], "line 4000\nline 4001\nline 4002\n");
-    assert_eq!(results[4], "line 9001\n[exit code 0]");
+    assert_eq!(results[4], "line 9001\n[exit code 0, 0.0 s]");
     let line = |number: usize| format!("{number:>5}  {number}:{}\n", "y".repeat(1_500));
     assert_eq!(results[5], line(90) + &line(91));
     let (first, note) = results[6].split_once("\n[bytes ").unwrap();
     assert!(one_line.starts_with(first) && note.contains("go on with from_line 1 and from_byte"), "{note}");
-    assert_eq!(results[7], format!("{}\n[exit code 0]", &one_line[100_000..]));
+    assert_eq!(results[7], format!("{}\n[exit code 0, 0.0 s]", &one_line[100_000..]));
     assert!(results[8].contains("there is no event `turn-9-9`"), "{}", results[8]);
     // The output of `history_read` itself is never cut.
     assert!(
@@ -66,7 +66,7 @@ async fn oversized_tool_output_is_stored_and_readable_to_the_last_byte() {
         AgentEvent::CallEnded { end, .. } => end.whole.clone(),
         _ => None,
     });
-    assert_eq!(whole.map(|whole| whole.bytes), Some(printed.len() as u64 + 13));
+    assert_eq!(whole.map(|whole| whole.bytes), Some((printed.len() + "[exit code 0, 0.0 s]".len()) as u64));
 }
 
 #[tokio::test]
@@ -86,6 +86,16 @@ async fn a_search_does_not_find_earlier_searches() {
     assert!(results[3].contains("result: the lamp is in the cellar"), "{}", results[3]);
     assert_eq!(results[3].matches("cellar").count(), 1, "{}", results[3]);
     assert_eq!(results[1], results[3]);
+}
+
+#[tokio::test]
+async fn a_search_without_an_index_returns_five_hits() {
+    let host = TestHost::with_task("x");
+    let command = |number: usize| ("shell", json!({"command": format!("echo cellar {number}")}));
+    let mut list: Vec<_> = (0..8).map(command).collect();
+    list.push(("history_search", json!({"query": "cellar"})));
+    let results = run(&host, &list).await;
+    assert_eq!(results[8].lines().count(), 5, "{}", results[8]);
 }
 
 #[tokio::test]

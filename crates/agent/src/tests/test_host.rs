@@ -6,26 +6,29 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use futures::StreamExt;
 use model::{
     Answer, Image, Model, ModelError, ModelEvent, ModelLimits, ModelName, ModelRequest, ModelStream, Money,
     Part, Price, StopReason, ToolCall, Usage,
 };
 use protocol::{
-    CallKey, FileError, FileErrorCode, FileOperation, FileReply, GuiAction, GuiReply, Program, WindowInfo,
+    CallKey, FileEntry, FileError, FileErrorCode, FileKind, FileOperation, FileReply, FileStat, GuiAction,
+    GuiReply, Program, WindowInfo,
 };
 use serde_json::{Value, json};
 
 use crate::{
     Agent, AgentEvent, AgentParts, AgentSettings, BrowserReport, Capability, CodeExecution, CodeReport,
-    Conversation, DesktopReport, ExecEnd, ExecReport, Host, InputDelivery, Logged, Picture, ProcessRequest,
-    Sight, Stopped, Toolbox, tools,
+    Conversation, DesktopReport, ExecEnd, ExecReport, Host, InputDelivery, Picture, ProcessRequest,
+    SequencedEvent, Stopped, ToolEnd, Toolbox, VisionSupport, tools,
 };
 
 /// A model that returns these answers in order.
 pub(crate) struct ScriptedModel {
     name: ModelName,
-    sight: Sight,
+    sight: VisionSupport,
     answers: Mutex<VecDeque<Result<Answer, ModelError>>>,
     is_silent: bool,
     unpriced: Option<ModelName>,
@@ -43,7 +46,7 @@ impl Model for ScriptedModel {
         ModelLimits {
             context_tokens: 100_000,
             output_tokens: 8000,
-            vision: self.sight == Sight::Sees,
+            vision: self.sight == VisionSupport::Images,
             native_tools: true,
             reasoning: false,
         }
@@ -109,20 +112,32 @@ pub(crate) fn calls(list: &[(&str, Value)]) -> Answer {
 /// Scripted results of commands: output and exit code.
 type Programs = HashMap<String, VecDeque<(String, i32)>>;
 
+/// When something else appends to the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Moment {
+    PromptBuilt,
+    Answering,
+    CommandRunning,
+}
+
 /// A host without a sandbox.
 #[derive(Default)]
 pub(crate) struct TestHost {
-    pub(crate) log: Mutex<Vec<Logged>>,
+    pub(crate) log: Mutex<Vec<SequencedEvent>>,
     seen: AtomicUsize,
     pub(crate) files: Mutex<BTreeMap<String, String>>,
+    /// Files that are not text.
+    pub(crate) binaries: Mutex<BTreeMap<String, Vec<u8>>>,
     pub(crate) programs: Mutex<Programs>,
     pub(crate) executed: Mutex<Vec<String>>,
+    /// Files that commands write: path and content. Without any, listings are empty.
+    pub(crate) written_by: Mutex<HashMap<String, (String, String)>>,
     done: Mutex<HashMap<CallKey, Result<FileReply, FileError>>>,
     pub(crate) now_ms: Mutex<i64>,
     pictures: Mutex<HashMap<String, Vec<u8>>>,
     pub(crate) texts: Mutex<HashMap<String, String>>,
     pub(crate) streamed_text: Mutex<String>,
-    pub(crate) sight: Mutex<Option<Sight>>,
+    pub(crate) sight: Mutex<Option<VisionSupport>>,
     pub(crate) is_model_silent: AtomicBool,
     pub(crate) is_model_unpriced: AtomicBool,
     pub(crate) price: Mutex<Option<Price>>,
@@ -132,13 +147,25 @@ pub(crate) struct TestHost {
     pub(crate) worked: Mutex<Duration>,
     /// How often a background process is polled before it ends.
     pub(crate) quiet_polls: AtomicUsize,
+    /// How long the next commands run, in milliseconds; 1 for all others.
+    pub(crate) durations: Mutex<VecDeque<u64>>,
     /// The wait times of the process requests.
     pub(crate) waits: Mutex<Vec<Duration>>,
     /// The external tools, and what replaces them when a given command runs.
     pub(crate) external: Mutex<crate::ExternalTools>,
     pub(crate) external_later: Mutex<Option<(String, crate::ExternalTools)>>,
+    /// Files that can be read only after another one was.
+    pub(crate) waits_for: Mutex<HashMap<String, String>>,
+    read: tokio::sync::watch::Sender<BTreeSet<String>>,
+    recording: tokio::sync::Mutex<()>,
+    /// Tools that the image does not support.
+    pub(crate) left_out: Mutex<Vec<&'static str>>,
+    /// How background processes have ended, by handle.
+    pub(crate) ended: Mutex<HashMap<String, String>>,
     /// Appended to the log during the next check.
     pub(crate) appended_by_check: Mutex<Option<AgentEvent>>,
+    /// Appended to the log when the prompt is built, while the model answers, or while a command runs.
+    pub(crate) appended_at: Mutex<HashMap<Moment, AgentEvent>>,
 }
 
 /// A screenshot.
@@ -159,7 +186,13 @@ impl TestHost {
     pub(crate) fn append(&self, event: AgentEvent) {
         let mut log = self.log.lock().unwrap();
         let sequence = log.len() as u64 + 1;
-        log.push(Logged { sequence, time_ms: 1000, event });
+        log.push(SequencedEvent { sequence, time_ms: 1000, event });
+    }
+
+    fn pass(&self, moment: Moment) {
+        if let Some(event) = self.appended_at.lock().unwrap().remove(&moment) {
+            self.append(event);
+        }
     }
 
     pub(crate) fn program(&self, command: &str, results: &[(&str, i32)]) {
@@ -185,7 +218,7 @@ impl TestHost {
     ) -> (Agent, Arc<ScriptedModel>) {
         let model = Arc::new(ScriptedModel {
             name: ModelName::new("test/list"),
-            sight: self.sight.lock().unwrap().unwrap_or(Sight::Sees),
+            sight: self.sight.lock().unwrap().unwrap_or(VisionSupport::Images),
             answers: Mutex::new(answers.into()),
             is_silent: self.is_model_silent.load(Ordering::Relaxed),
             unpriced: self.is_model_unpriced.load(Ordering::Relaxed).then(|| ModelName::new("test/list")),
@@ -211,13 +244,20 @@ impl TestHost {
             extra: self.external.lock().unwrap().clone(),
             settings,
             model,
-            toolbox: Toolbox::new(tools::standard(), &abilities),
+            toolbox: self.toolbox(&abilities),
             egress: "off".into(),
             cache_key: "job".into(),
         };
         let log = self.log.lock().unwrap().clone();
         self.seen.store(log.len(), Ordering::Relaxed);
         Agent::new(parts, &log).unwrap()
+    }
+
+    fn toolbox(&self, abilities: &BTreeSet<Capability>) -> Toolbox {
+        let mut toolbox = Toolbox::new(tools::standard(), abilities);
+        let left_out = self.left_out.lock().unwrap().clone();
+        toolbox.retain(|name| !left_out.contains(&name));
+        toolbox
     }
 
     fn do_file(&self, operation: FileOperation) -> Result<FileReply, FileError> {
@@ -229,14 +269,15 @@ impl TestHost {
                 files.insert(path, content);
                 Ok(FileReply::Written { size })
             }
-            FileOperation::Read { path, .. } => match files.get(&path) {
-                Some(content) => Ok(FileReply::Content {
-                    content: content.clone(),
-                    base64: false,
-                    size: content.len() as u64,
-                }),
-                None => refuse(FileErrorCode::NotFound, "there is no such file"),
-            },
+            FileOperation::Read { path, .. } => {
+                let binaries = self.binaries.lock().unwrap();
+                let (content, base64, size) = match (files.get(&path), binaries.get(&path)) {
+                    (Some(text), _) => (text.clone(), false, text.len()),
+                    (None, Some(bytes)) => (STANDARD.encode(bytes), true, bytes.len()),
+                    (None, None) => return refuse(FileErrorCode::NotFound, "there is no such file"),
+                };
+                Ok(FileReply::Content { content, base64, size: size as u64 })
+            }
             FileOperation::Edit { path, old, new } => match files.get_mut(&path) {
                 Some(content) if content.matches(&old).count() == 1 => {
                     *content = content.replacen(&old, &new, 1);
@@ -249,6 +290,14 @@ impl TestHost {
                 files.remove(&path);
                 Ok(FileReply::Done)
             }
+            FileOperation::List { .. } if !self.written_by.lock().unwrap().is_empty() => {
+                let entry = |(path, content): (&String, &String)| {
+                    let (kind, size) = (FileKind::File, content.len() as u64);
+                    let stat = FileStat { kind, size, mode: 0o644, modified_ms: 0, link_target: None };
+                    FileEntry { path: path.clone(), stat }
+                };
+                Ok(FileReply::Entries { entries: files.iter().map(entry).collect(), truncated: false })
+            }
             _ => Ok(FileReply::Entries { entries: Vec::new(), truncated: false }),
         }
     }
@@ -257,11 +306,14 @@ impl TestHost {
 #[async_trait]
 impl Host for TestHost {
     async fn record(&self, events: Vec<AgentEvent>) -> Result<(), Stopped> {
+        // A real host holds a lock while it waits for its database.
+        let _turn = self.recording.lock().await;
+        tokio::task::yield_now().await;
         events.into_iter().for_each(|event| self.append(event));
         Ok(())
     }
 
-    async fn news(&self) -> Result<Vec<Logged>, Stopped> {
+    async fn news(&self) -> Result<Vec<SequencedEvent>, Stopped> {
         let log = self.log.lock().unwrap();
         let seen = self.seen.swap(log.len(), Ordering::Relaxed);
         Ok(log[seen..].to_vec())
@@ -283,6 +335,13 @@ impl Host for TestHost {
         key: Option<CallKey>,
         operation: FileOperation,
     ) -> Result<Result<FileReply, FileError>, Stopped> {
+        if let FileOperation::Read { path, .. } = &operation {
+            let wanted = self.waits_for.lock().unwrap().get(path).cloned();
+            if let Some(wanted) = wanted {
+                self.read.subscribe().wait_for(|read| read.contains(&wanted)).await.unwrap();
+            }
+            self.read.send_modify(|read| read.extend([path.clone()]));
+        }
         let Some(key) = key else { return Ok(self.do_file(operation)) };
         if let Some(done) = self.done.lock().unwrap().get(&key) {
             return Ok(done.clone());
@@ -313,6 +372,10 @@ impl Host for TestHost {
             None => String::new(),
         };
         self.executed.lock().unwrap().push(command.clone());
+        if let Some((path, content)) = self.written_by.lock().unwrap().get(&command) {
+            self.files.lock().unwrap().insert(path.clone(), content.clone());
+        }
+        self.pass(Moment::CommandRunning);
         if let Some((_, extra)) = self.external_later.lock().unwrap().take_if(|(when, _)| *when == command) {
             *self.external.lock().unwrap() = extra;
         }
@@ -324,7 +387,7 @@ impl Host for TestHost {
             output,
             images: Vec::new(),
             next_chunk: 1,
-            duration_ms: 1,
+            duration_ms: self.durations.lock().unwrap().pop_front().unwrap_or(1),
         })
     }
 
@@ -332,6 +395,10 @@ impl Host for TestHost {
         self.typed.lock().unwrap().push(text.to_owned());
         let is_broken = self.is_link_broken.load(Ordering::Relaxed);
         Ok(Ok(if is_broken { InputDelivery::Uncertain } else { InputDelivery::Delivered }))
+    }
+
+    async fn process_end(&self, key: CallKey) -> Result<Option<String>, Stopped> {
+        Ok(self.ended.lock().unwrap().get(&key.call).cloned())
     }
 
     async fn kill(&self, _: CallKey) -> Result<Result<(), String>, Stopped> {
@@ -409,13 +476,20 @@ impl Host for TestHost {
         self.external.lock().unwrap().clone()
     }
 
+    async fn call_external_tool(&self, tool: &str, _: Value, _: &str) -> Result<ToolEnd, Stopped> {
+        Ok(ToolEnd::done(format!("{tool} answers")))
+    }
+
     fn hear(&self, _: u64, event: &ModelEvent) {
+        self.pass(Moment::Answering);
         if let ModelEvent::Text(text) = event {
             self.streamed_text.lock().unwrap().push_str(text);
         }
     }
 
-    fn show(&self, _: Arc<ModelRequest>, _: &Conversation) {}
+    fn show(&self, _: Arc<ModelRequest>, _: &Conversation) {
+        self.pass(Moment::PromptBuilt);
+    }
 
     fn worked(&self) -> Duration {
         *self.worked.lock().unwrap()

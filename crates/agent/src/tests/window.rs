@@ -16,8 +16,8 @@ use super::test_host::{TestHost, calls, text_answer};
 use crate::event::SummaryCreated;
 use crate::prompt::tool_tokens;
 use crate::{
-    AgentEvent, AgentSettings, Budget, Effect, Ending, ExternalTool, ExternalTools, Logged, SummaryMode,
-    replay,
+    AgentEvent, AgentSettings, Budget, Effect, ExternalTool, ExternalTools, RunOutcome, SequencedEvent,
+    SummaryMode, replay,
 };
 
 /// A provider that counts `thousandths` tokens for 1,000 of ours and rejects prompts that are too long. It answers
@@ -28,7 +28,7 @@ struct CountingModel {
     thousandths: u64,
     turns: u32,
     turn: AtomicU32,
-    /// Its answer to a summary request; without one it never answers.
+    /// Its answer to a summary request, with `{first}` for the first event; without one it never answers.
     summary: Option<&'static str>,
     /// The size of each prompt, by the provider's count.
     counted: Mutex<Vec<u64>>,
@@ -99,7 +99,7 @@ impl Model for CountingModel {
         if request.tools.is_empty() {
             self.asked_for_summaries.fetch_add(1, Ordering::Relaxed);
             return match self.summary {
-                Some(text) => answer(text_answer(text)),
+                Some(text) => answer(text_answer(&text.replace("{first}", &first_event(&request)))),
                 None => std::future::pending().await,
             };
         }
@@ -127,6 +127,12 @@ impl Model for CountingModel {
     }
 }
 
+/// The first event that a summary may cite.
+fn first_event(request: &ModelRequest) -> String {
+    let prompt = format!("{:?}", request.messages);
+    prompt.split_once("numbers between ").and_then(|(_, rest)| rest.split(' ').next()).unwrap().to_owned()
+}
+
 /// A host whose commands print about a thousand tokens each.
 fn host(turns: u32) -> TestHost {
     let host = TestHost::with_task("look at all parts");
@@ -138,7 +144,7 @@ fn host(turns: u32) -> TestHost {
     host
 }
 
-fn windows(log: &[Logged]) -> Vec<context::Window> {
+fn windows(log: &[SequencedEvent]) -> Vec<context::Window> {
     let windows = log.iter().filter_map(|logged| match &logged.event {
         AgentEvent::ContextChanged(context::EntryBody::Window(window)) => Some(window.clone()),
         _ => None,
@@ -163,7 +169,7 @@ async fn higher_provider_count_shrinks_tools_and_prompts() {
         let mut agent =
             host.agent_of(Arc::clone(&model) as _, AgentSettings::default(), SummaryMode::Extract);
         let ending = agent.run(&host).await.unwrap();
-        assert!(matches!(ending, Ending::Finished(_)), "{window} {thousandths}: {ending:?}");
+        assert!(matches!(ending, RunOutcome::Finished(_)), "{window} {thousandths}: {ending:?}");
         assert_eq!(model.refused.load(Ordering::Relaxed), 0, "{window} {thousandths}");
         let log = host.log.lock().unwrap().clone();
         let first = windows(&log)[0].clone();
@@ -190,13 +196,85 @@ async fn higher_provider_count_shrinks_tools_and_prompts() {
 }
 
 #[tokio::test]
+async fn tools_stay_the_same_with_a_learned_factor_and_after_a_restart() {
+    for window in [8_192, 16_384] {
+        let host = host(24);
+        let model = Arc::new(CountingModel::new(window, 1_350, 24));
+        let mut agent = host.agent_of(model, AgentSettings::default(), SummaryMode::Extract);
+        assert!(matches!(agent.run(&host).await.unwrap(), RunOutcome::Finished(_)));
+        {
+            let mut log = host.log.lock().unwrap();
+            let learned = |logged: &SequencedEvent| {
+                matches!(logged.event, AgentEvent::ContextChanged(context::EntryBody::Correction { .. }))
+            };
+            assert!(log.iter().any(learned), "{window}");
+            assert_eq!(windows(&log).len(), 2, "{window}: the second one has the history tools");
+            // A server that ends in the middle of the job.
+            let half = log.len() / 2;
+            log.truncate(half);
+        }
+        let model = Arc::new(CountingModel::new(window, 1_350, 24));
+        let mut agent = host.agent_of(model, AgentSettings::default(), SummaryMode::Extract);
+        assert!(matches!(agent.run(&host).await.unwrap(), RunOutcome::Finished(_)));
+        assert_eq!(windows(&host.log.lock().unwrap()).len(), 2, "{window}");
+    }
+}
+
+#[tokio::test]
+async fn history_tools_are_offered_last_from_the_first_prompt_on_that_leaves_something_out() {
+    let host = host(24);
+    let model = Arc::new(CountingModel::new(16_384, 1_000, 24));
+    let mut agent = host.agent_of(model, AgentSettings::default(), SummaryMode::Extract);
+    assert!(matches!(agent.run(&host).await.unwrap(), RunOutcome::Finished(_)));
+    let log = host.log.lock().unwrap().clone();
+    let names = |window: &context::Window| -> Vec<String> {
+        window.tools.iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
+    };
+    let mut has_switched = false;
+    for (at, logged) in log.iter().enumerate() {
+        let AgentEvent::TurnStarted(_) = &logged.event else { continue };
+        let conversation = replay(&log[..=at]).unwrap().unwrap();
+        let engine = conversation.engine();
+        let names = names(engine.window().unwrap());
+        let is_offered = names.iter().any(|name| name == "history_read");
+        assert_eq!(is_offered, engine.has_left_out(), "at {at}");
+        has_switched |= is_offered;
+    }
+    assert!(has_switched);
+    let [first, second] = &windows(&log)[..] else { panic!("{} windows", windows(&log).len()) };
+    let (before, after) = (names(first), names(second));
+    assert_eq!(after[..before.len()], before, "what was there stays as it was");
+    assert_eq!(after[before.len()..], first.held_tools);
+    assert_eq!((first.system_tokens, first.tools_tokens), (second.system_tokens, second.tools_tokens));
+}
+
+#[tokio::test]
+async fn history_tools_are_offered_once_a_large_output_is_shown_in_part() {
+    let host = TestHost::with_task("x");
+    let printed: String = (1..=9_001).map(|line| format!("line {line}\n")).collect();
+    host.program("many", &[(&printed, 0)]);
+    let answers = vec![
+        Ok(calls(&[("shell", json!({"command": "ls"}))])),
+        Ok(calls(&[("shell", json!({"command": "many"}))])),
+        Ok(calls(&[("finish", json!({"summary": "x"}))])),
+    ];
+    let (mut agent, model) = host.agent(AgentSettings::default(), answers);
+    agent.run(&host).await.unwrap();
+    let requests = model.requests.lock().unwrap();
+    let offers = |at: usize| requests[at].tools.iter().any(|tool| tool.name == "history_read");
+    assert!(!offers(0) && !offers(1) && offers(2));
+}
+
+#[tokio::test]
 async fn too_small_window_pauses_the_job() {
     let host = host(3);
     let model = Arc::new(CountingModel::new(4_096, 4_000, 3));
     let settings =
         AgentSettings { acceptance: vec!["make check-everything".into(); 20], ..AgentSettings::default() };
     let mut agent = host.agent_of(model, settings, SummaryMode::Extract);
-    let Ending::Paused { code, reason, .. } = agent.run(&host).await.unwrap() else { panic!("not paused") };
+    let RunOutcome::Paused { code, reason, .. } = agent.run(&host).await.unwrap() else {
+        panic!("not paused")
+    };
     assert!(code == "window_too_small" || code == "context_overflow", "{code}: {reason}");
 }
 
@@ -260,7 +338,7 @@ async fn logs_without_token_counts_produce_the_same_views() {
             _ => {}
         }
     }
-    let view = |log: &[Logged]| replay(log).unwrap().unwrap().engine().view().bytes();
+    let view = |log: &[SequencedEvent]| replay(log).unwrap().unwrap().engine().view().bytes();
     assert_eq!(view(&counted), view(&older));
     // The logged count is used, not computed again.
     for logged in &mut older {
@@ -296,7 +374,7 @@ async fn failing_summaries_stop_being_requested() {
     let model =
         Arc::new(CountingModel { summary: Some("I cannot."), ..CountingModel::new(16_384, 1_000, 60) });
     let mut agent = host.agent_of(Arc::clone(&model) as _, AgentSettings::default(), SummaryMode::Model);
-    assert!(matches!(agent.run(&host).await.unwrap(), Ending::Finished(_)));
+    assert!(matches!(agent.run(&host).await.unwrap(), RunOutcome::Finished(_)));
     let made = summaries(&host);
     assert_eq!(made.len(), 3, "{made:?}");
     assert!(made.iter().all(|made| made.summary.is_none() && made.problem.is_some()));
@@ -305,11 +383,27 @@ async fn failing_summaries_stop_being_requested() {
 }
 
 #[tokio::test]
+async fn finished_summaries_are_logged_before_the_next_answer() {
+    let host = host(60);
+    let summary = Some("Did: looked at many parts [{first}]");
+    let model = Arc::new(CountingModel { summary, ..CountingModel::new(16_384, 1_000, 60) });
+    let mut agent = host.agent_of(Arc::clone(&model) as _, AgentSettings::default(), SummaryMode::Model);
+    assert!(matches!(agent.run(&host).await.unwrap(), RunOutcome::Finished(_)));
+    let log = host.log.lock().unwrap();
+    let is_summary = |logged: &SequencedEvent| matches!(logged.event, AgentEvent::SummaryCreated(_));
+    let after: Vec<&AgentEvent> =
+        log.windows(2).filter(|pair| is_summary(&pair[0])).map(|pair| &pair[1].event).collect();
+    assert!(after.len() > 3, "{} summaries", after.len());
+    // Later, the answer might already have begun the epoch that needs the summary.
+    assert!(after.iter().all(|event| matches!(event, AgentEvent::ModelAnswered(_))), "{after:?}");
+}
+
+#[tokio::test]
 async fn unfinished_summary_is_billed_when_the_work_ends() {
     let host = host(60);
     let model = Arc::new(CountingModel::new(16_384, 1_000, 60));
     let mut agent = host.agent_of(model, AgentSettings::default(), SummaryMode::Model);
-    assert!(matches!(agent.run(&host).await.unwrap(), Ending::Finished(_)));
+    assert!(matches!(agent.run(&host).await.unwrap(), RunOutcome::Finished(_)));
     let [made] = &summaries(&host)[..] else { panic!("{:?}", summaries(&host)) };
     assert!(made.abandoned && made.usage.input > 500, "{made:?}");
     let answered: u64 = {
@@ -336,8 +430,8 @@ async fn unaffordable_summaries_are_not_requested() {
         let mut agent = host.agent_of(Arc::clone(&model) as _, settings, SummaryMode::Model);
         agent.run(&host).await.unwrap();
         let log = host.log.lock().unwrap();
-        let is_summary = |logged: &Logged| matches!(logged.event, AgentEvent::SummaryCreated(_));
-        let is_turn = |logged: &&Logged| matches!(logged.event, AgentEvent::TurnStarted(_));
+        let is_summary = |logged: &SequencedEvent| matches!(logged.event, AgentEvent::SummaryCreated(_));
+        let is_turn = |logged: &&SequencedEvent| matches!(logged.event, AgentEvent::TurnStarted(_));
         // The turn of the first summary, if any.
         log.iter().position(is_summary).map(|at| log[..at].iter().filter(is_turn).count())
     };

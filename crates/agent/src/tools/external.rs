@@ -4,8 +4,9 @@ use async_trait::async_trait;
 use model::ToolSpec;
 use serde_json::Value;
 
+use super::data_header::data_header;
 use super::tool::{AnyTool, CallContext, ToolFlow};
-use crate::event::ToolEnd;
+use crate::event::{ToolEnd, ToolStatus};
 use crate::host::{Capability, Effect, ExternalTool, Stopped};
 
 #[async_trait]
@@ -26,6 +27,10 @@ impl AnyTool for ExternalTool {
         &[]
     }
 
+    fn is_builtin(&self) -> bool {
+        false
+    }
+
     async fn run(&self, input: Value, call: &CallContext<'_>) -> Result<ToolFlow, Stopped> {
         if !input.is_object() {
             let text = format!(
@@ -34,6 +39,10 @@ impl AnyTool for ExternalTool {
             );
             return Ok(ToolEnd::malformed(text).into());
         }
-        Ok(call.host.call_external_tool(&self.spec.name, input, call.id).await?.into())
+        let mut end = call.host.call_external_tool(&self.spec.name, input, call.id).await?;
+        if end.status == ToolStatus::Done {
+            end.text.insert_str(0, &data_header(&format!("`{}`", self.spec.name)));
+        }
+        Ok(end.into())
     }
 }

@@ -24,12 +24,12 @@ fn reduce_schema(value: &mut Value) {
         Value::Object(map) => {
             let is_schema = map.get("type").is_some_and(|kind| kind.is_string() || kind.is_array());
             if is_schema {
-                map.remove("title");
-                map.remove("format");
-                map.remove("minimum");
-                map.remove("maximum");
+                map.shift_remove("title");
+                map.shift_remove("format");
+                map.shift_remove("minimum");
+                map.shift_remove("maximum");
                 if map.get("default").is_some_and(Value::is_null) {
-                    map.remove("default");
+                    map.shift_remove("default");
                 }
             }
             if let Some(Value::Array(kinds)) = map.get("type") {
@@ -44,7 +44,7 @@ fn reduce_schema(value: &mut Value) {
                     choices.iter().filter(|choice| choice["type"] != "null").cloned().collect();
                 if let [Value::Object(only)] = non_null.as_slice() {
                     let only = only.clone();
-                    map.remove("anyOf");
+                    map.shift_remove("anyOf");
                     for (key, inner) in only {
                         map.entry(key).or_insert(inner);
                     }
@@ -55,7 +55,7 @@ fn reduce_schema(value: &mut Value) {
                 && choices.iter().all(|choice| choice["const"].is_string())
             {
                 let constants: Vec<Value> = choices.iter().map(|choice| choice["const"].clone()).collect();
-                map.remove("oneOf");
+                map.shift_remove("oneOf");
                 map.insert("type".into(), "string".into());
                 map.insert("enum".into(), Value::Array(constants));
             }

@@ -3,13 +3,16 @@
 //! [`Tool`] is a tool with typed input, [`AnyTool`] is what the loop sees, a [`Toolbox`] holds the tools of a job.
 
 mod builtin;
+mod data_header;
 mod external;
 mod input_schema;
 mod short_spec;
 mod tool;
 mod toolbox;
 
-pub(crate) use builtin::{APPROVAL_TIMEOUT_MS, command_of, is_generated, request_id, typed_line};
-pub use builtin::{desktop_step, patch_step, standard};
-pub use tool::{AnyTool, Begun, CallContext, Tool, ToolFlow, ToolOutput};
+pub(crate) use builtin::{
+    APPROVAL_TIMEOUT_MS, UNREAD, command_of, is_generated, is_poll, request_id, typed_line, unlisted_folders,
+};
+pub use builtin::{desktop_step, edit_step, patch_step, shell_command, standard};
+pub use tool::{AnyTool, CallContext, CallStart, Tool, ToolFlow, ToolOutput};
 pub use toolbox::Toolbox;

@@ -10,10 +10,11 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::input_schema::{invalid_input, schema_of};
+use super::toolbox::Toolbox;
 use crate::conversation::Conversation;
 use crate::event::{AgentEvent, ToolEnd};
 use crate::host::{Capability, Effect, Host, Stopped};
-use crate::input_request::PersonRequest;
+use crate::input_request::InputRequest;
 use crate::recall::Recall;
 use crate::settings::AgentSettings;
 
@@ -22,7 +23,7 @@ const MAX_WAIT_S: f64 = 600.0;
 
 /// Whether a call starts now or was started earlier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Begun {
+pub enum CallStart {
     /// Nothing has been done yet.
     Now,
     /// The call was running when a server was killed, or it waited for a person.
@@ -37,8 +38,10 @@ pub struct CallContext<'a> {
     /// The state of the agent.
     pub conversation: &'a Conversation,
     pub settings: &'a AgentSettings,
+    /// The tools that the model has; advice names no others.
+    pub toolbox: &'a Toolbox,
     pub limits: ModelLimits,
-    pub begun: Begun,
+    pub begun: CallStart,
     /// Searches earlier events.
     pub recall: &'a Recall,
     /// The remaining working time of the job, if limited.
@@ -70,7 +73,7 @@ impl CallContext<'_> {
 pub enum ToolFlow {
     Done(ToolOutput),
     /// The call waits for a person. It runs again once there is an answer.
-    Wait(PersonRequest),
+    Wait(InputRequest),
 }
 
 #[derive(Debug, Default)]
@@ -117,6 +120,10 @@ pub trait AnyTool: Send + Sync {
     fn effect(&self) -> Effect;
     /// The abilities of which the image must have at least one.
     fn needs(&self) -> &'static [Capability];
+    /// Whether it is one of this program's own tools, whose texts may mention each other.
+    fn is_builtin(&self) -> bool {
+        true
+    }
     /// Validates the input and runs the tool.
     async fn run(&self, input: Value, call: &CallContext<'_>) -> Result<ToolFlow, Stopped>;
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use futures::StreamExt;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -11,6 +11,8 @@ use super::http_client::Client;
 
 /// How often to reconnect, a second apart.
 const RECONNECTS: u32 = 60;
+/// The page size of [`page`].
+const PAGE: usize = 1000;
 
 /// How a connection ended.
 enum StreamEnd {
@@ -20,9 +22,31 @@ enum StreamEnd {
     Disconnected,
 }
 
+/// The next events after a position in the log, without waiting for new ones, and the position of the last of them;
+/// `None` if there are no more.
+pub(crate) async fn page(client: &Client, path: &str, after: u64) -> Result<Option<(Vec<Value>, u64)>> {
+    let mut page = client.get(&format!("{path}?format=json&limit={PAGE}&after={after}")).await?;
+    let events = match page["events"].take() {
+        Value::Array(events) if !events.is_empty() => events,
+        _ => return Ok(None),
+    };
+    let last = page["next"].as_u64().context("the server did not say where its list ends")?;
+    Ok(Some((events, last)))
+}
+
 /// Passes every event to `show` until the job ends; after a lost connection it continues with the next event.
-pub(crate) async fn follow(client: &Client, path: &str, mut show: impl FnMut(&Value)) -> Result<()> {
-    let mut last_id = 0;
+pub(crate) async fn follow(client: &Client, path: &str, show: impl FnMut(&Value)) -> Result<()> {
+    follow_after(client, path, 0, show).await
+}
+
+/// Like [`follow`], but only for events after a position in the log.
+pub(crate) async fn follow_after(
+    client: &Client,
+    path: &str,
+    after: u64,
+    mut show: impl FnMut(&Value),
+) -> Result<()> {
+    let mut last_id = after;
     let mut failures = 0;
     loop {
         match follow_once(client, path, &mut show, &mut last_id).await {

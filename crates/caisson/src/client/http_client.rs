@@ -72,7 +72,7 @@ impl Client {
             Some(("https", _)) => {
                 Some(Trust::load(client_environment::ca_file(arguments.ca_file.as_deref()))?)
             }
-            _ => bail!("`{url}` is not the address of a server, such as http://127.0.0.1:8000"),
+            _ => bail!("`{url}` is not a server URL, such as http://127.0.0.1:8000"),
         };
         Ok(Self {
             http: http_client(key.as_ref(), trust.as_ref())?,
@@ -101,10 +101,10 @@ impl Client {
         let address = match &self.transport {
             Transport::InProcess(application) => return Ok(Box::new((application.connect)())),
             Transport::Network => {
-                reqwest::Url::parse(url).with_context(|| format!("`{url}` is not an address"))?
+                reqwest::Url::parse(url).with_context(|| format!("`{url}` is not a valid URL"))?
             }
         };
-        let host = address.host_str().with_context(|| format!("`{url}` names no host"))?;
+        let host = address.host_str().with_context(|| format!("`{url}` has no host"))?;
         let port = address.port_or_known_default().unwrap_or(80);
         let stream = TcpStream::connect((host.trim_matches(['[', ']']), port)).await;
         let stream = stream.map_err(|_| self.not_reached())?;
@@ -173,7 +173,7 @@ impl Client {
             .await?
             .json()
             .await
-            .context("the server's answer is no JSON; is it a Caisson server?")
+            .context("the server's answer is not JSON; is it a Caisson server?")
     }
 
     pub(crate) async fn get(&self, path: &str) -> Result<Value> {
@@ -192,7 +192,7 @@ impl Client {
     /// The error if no server answers.
     pub(crate) fn not_reached(&self) -> anyhow::Error {
         let message = format!(
-            "no server answers at {}; start one with `caisson serve`, or name another one with --url or CAISSON_URL",
+            "no server answers at {}; start one with `caisson serve`, or choose another one with --url or CAISSON_URL",
             self.url
         );
         CodedError::error("no_server", message)
@@ -202,14 +202,14 @@ impl Client {
         if error.is_connect() || error.is_timeout() {
             return self.not_reached();
         }
-        anyhow::Error::new(error.without_url()).context(format!("speaking with {}", self.url))
+        anyhow::Error::new(error.without_url()).context(format!("connecting to {}", self.url))
     }
 }
 
 /// The `Authorization` header for a key.
 fn bearer(key: &str) -> Result<HeaderValue> {
     let mut value = HeaderValue::from_str(&format!("Bearer {key}"))
-        .context("the key has letters that no key has; look at CAISSON_KEY or the file")?;
+        .context("the API key contains invalid characters; check CAISSON_KEY or the key file")?;
     value.set_sensitive(true);
     Ok(value)
 }
@@ -239,19 +239,24 @@ pub(crate) fn problem(status: StatusCode, body: &[u8]) -> anyhow::Error {
         Ok(problem) if problem["detail"].is_string() => problem_of(&problem),
         _ => CodedError::error(
             "not_a_server",
-            format!(
-                "the server answered {status} where this command knows no answer; is it a Caisson server?"
-            ),
+            format!("unexpected answer {status} from the server; is it a Caisson server?"),
         ),
     }
 }
 
 /// The human-readable text of a problem document, followed by its code.
 pub(crate) fn problem_of(problem: &Value) -> anyhow::Error {
-    let field = problem["field"].as_str().map(|field| format!("{field}: ")).unwrap_or_default();
     let detail = problem["detail"].as_str().unwrap_or("no reason given");
+    let field = problem["field"].as_str().filter(|field| !names_field(detail, field));
+    let field = field.map(|field| format!("{field}: ")).unwrap_or_default();
     let code = problem["code"].as_str().unwrap_or("no code");
     CodedError::error(code, format!("{field}{detail} ({code})"))
+}
+
+/// Whether a message already says which field it is about.
+fn names_field(detail: &str, field: &str) -> bool {
+    let name = field.rsplit_once('.').map_or(field, |(_, name)| name);
+    [field, name].iter().any(|name| detail.contains(&format!("`{name}`")))
 }
 
 #[cfg(test)]
@@ -260,9 +265,19 @@ mod tests {
 
     #[test]
     fn problem_error_includes_field_and_code() {
-        let body = br#"{"detail": "unknown tool `fly`", "code": "invalid_field", "field": "steps[0].tool"}"#;
-        let message = problem(StatusCode::UNPROCESSABLE_ENTITY, body).to_string();
-        assert_eq!(message, "steps[0].tool: unknown tool `fly` (invalid_field)");
+        for (detail, field, message) in [
+            ("is empty", "steps[0].command", "steps[0].command: is empty (invalid_field)"),
+            ("`steps[0].tool` is missing", "steps[0].tool", "`steps[0].tool` is missing (invalid_field)"),
+            (
+                "`limits` has no field `speed`",
+                "limits.speed",
+                "`limits` has no field `speed` (invalid_field)",
+            ),
+        ] {
+            let body = serde_json::json!({"detail": detail, "code": "invalid_field", "field": field});
+            let shown = problem(StatusCode::UNPROCESSABLE_ENTITY, body.to_string().as_bytes()).to_string();
+            assert_eq!(shown, message);
+        }
         assert!(problem(StatusCode::BAD_GATEWAY, b"<html>").to_string().contains("502"));
     }
 

@@ -1,5 +1,7 @@
 //! Talks to a server: requests, event streams, interactive commands.
 
+pub(crate) mod described;
+pub(crate) mod encoding;
 pub(crate) mod events;
 pub(crate) mod exec;
 mod http_client;

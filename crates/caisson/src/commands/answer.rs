@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use serde_json::{Map, Value, json};
 
@@ -15,8 +15,8 @@ use crate::output::{print, print_json};
 /// `caisson answer`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A question takes words; a command, a plan or a connection --accept or --refuse, with words where they help. A connection
-that is accepted is allowed once, or with --rest for the rest of the job. An edited plan is given as JSON:
+Answer a question with text. Answer a command, a plan or a connection with --accept or --refuse and an optional reason.
+--accept allows a connection once; --accept --rest allows it for the rest of the job. --plan takes an edited plan as JSON:
 {\"items\": [{\"text\": \"...\"}]}.
 
 Examples:
@@ -26,25 +26,25 @@ Examples:
   caisson answer 1c2d4e6f request-1 --plan plan.json
   caisson answer 1c2d4e6f egress-1 --accept --rest")]
 pub(crate) struct AnswerArguments {
-    /// The job.
+    /// Id or name of the job.
     #[arg(value_name = "ID")]
     id: String,
-    /// The request, as `caisson requests` shows it.
+    /// Id of the request, from `caisson requests`.
     #[arg(value_name = "REQUEST")]
     request: String,
-    /// The answer to a question, or why something is accepted or refused.
+    /// Answer to a question, or the reason for --accept or --refuse.
     #[arg(value_name = "TEXT")]
     text: Option<String>,
-    /// Accepts a command, a plan or a connection.
+    /// Accept a command, a plan or a connection.
     #[arg(long, conflicts_with = "refuse")]
     accept: bool,
-    /// Refuses a command, a plan or a connection.
+    /// Refuse a command, a plan or a connection.
     #[arg(long)]
     refuse: bool,
-    /// Allows a connection for the rest of the job, and not once.
+    /// Allow the connection for the rest of the job, not just once.
     #[arg(long, requires = "accept")]
     rest: bool,
-    /// The plan as you want it, as JSON.
+    /// JSON file with the edited plan.
     #[arg(long, value_name = "FILE", conflicts_with = "refuse")]
     plan: Option<PathBuf>,
     #[command(flatten)]
@@ -65,12 +65,13 @@ pub(crate) async fn run(arguments: AnswerArguments) -> Result<ExitCode> {
     }
     if let Some(path) = &arguments.plan {
         let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
-        let plan: Value =
-            serde_json::from_str(&text).with_context(|| format!("{} is not JSON", path.display()))?;
+        let plan: Value = serde_json::from_str(&text).map_err(|error| {
+            anyhow!("{} is not valid JSON: {}", path.display(), job::json_syntax_error(&error))
+        })?;
         body.insert("plan".into(), plan);
     }
     if body.is_empty() {
-        bail!("say something: words, --accept, --refuse or --plan");
+        bail!("no answer given; pass text, --accept, --refuse or --plan");
     }
     let client = Client::new(&arguments.server)?;
     let id = ids::job(&client, &arguments.id).await?;
@@ -79,7 +80,7 @@ pub(crate) async fn run(arguments: AnswerArguments) -> Result<ExitCode> {
     if arguments.output.json {
         print_json(&job)?;
     } else {
-        print(&format!("{} is answered\n", arguments.request))?;
+        print(&format!("{} answered\n", arguments.request))?;
     }
     Ok(ExitCode::SUCCESS)
 }

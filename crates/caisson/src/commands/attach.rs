@@ -12,12 +12,12 @@ use crate::client::{exec, ids};
 /// `caisson attach`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The job goes on while you look around. The exit code is the shell's, or 125 where there is none.
+The job keeps running. The exit code is that of the shell, or 125 if the shell could not be run.
 
 Examples:
   caisson attach 1c2d4e6f")]
 pub(crate) struct AttachArguments {
-    /// The job or bare sandbox.
+    /// Id or name of the job or bare sandbox.
     id: String,
     #[command(flatten)]
     server: ServerArguments,

@@ -19,8 +19,8 @@ use crate::output::{print, print_json};
 /// `caisson audit`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Every event of a job carries a hash that covers the one before. The server signs the newest at intervals and with the
-end of a job. A signed head that you keep elsewhere pins all events up to it: docs/audit.md.
+Every event of a job carries a hash that covers the previous event. The server signs the newest hash, the head, at
+intervals and at the end of a job. A signed head that you keep elsewhere proves all events up to it: docs/operations/audit.md.
 
 Examples:
   caisson audit verify                              all jobs of the data folder
@@ -34,10 +34,10 @@ pub(crate) struct AuditArguments {
 /// What to do with the audit trail.
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Checks that nothing in the log of a job, or of all jobs, was changed or removed.
+    /// Verify that no event of a job, or of all jobs, was changed or removed.
     #[command(after_help = "\
-Works while a server uses the folder. Exits with 1 where something is wrong, and names it. The last lines say which
-removals of signed heads could be found: those of the newest only with heads that were kept elsewhere (--head).
+Works while a server uses the folder. Exits with 1 and names the problem if the check fails. The last lines say which
+removals of signed heads the check could detect. To detect the removal of the newest heads, pass copies with --head.
 
 Examples:
   caisson audit verify
@@ -45,14 +45,14 @@ Examples:
   caisson audit verify --key /elsewhere/caisson-audit.pub
   caisson audit verify --head heads.jsonl --key 7f3a...")]
     Verify {
-        /// The job; all where none is given.
+        /// Id of the job [default: all jobs].
         #[arg(value_name = "ID")]
         id: Option<String>,
-        /// A file of signed heads that were kept elsewhere, one a line.
+        /// File with signed heads that were kept elsewhere, one per line.
         #[arg(long, value_name = "FILE")]
         head: Option<PathBuf>,
-        /// A public key whose signatures count, those of FILE included: its hexadecimal digits, or a file of them, one key a
-        /// line. May be given more than once. Without it those that the data folder names (audit.pub, audit.pub.old).
+        /// Trusted public key, as hexadecimal digits or a file with one key per line; repeatable [default: audit.pub and
+        /// audit.pub.old of the data folder].
         #[arg(long, value_name = "KEY")]
         key: Vec<String>,
         #[command(flatten)]
@@ -60,22 +60,22 @@ Examples:
         #[command(flatten)]
         output: OutputArguments,
     },
-    /// Prints the newest signed head of a job as one line of JSON, to be kept elsewhere.
+    /// Print the newest signed head of a job as one line of JSON.
     #[command(after_help = "\
-A server that runs signs every minute and when a job ends; `GET /v1/jobs/ID/audit/heads` signs at once.
+A running server signs every minute and when a job ends; `GET /v1/jobs/ID/audit/heads` signs at once.
 
 Examples:
   caisson audit export-head 1c2d4e6f > head.json
   caisson audit export-head 1c2d4e6f --all
   caisson audit export-head --deleted >> deleted.jsonl")]
     ExportHead {
-        /// The job; of one that was deleted, the signed statement of that.
+        /// Id of the job; for a deleted job, prints its signed deletion record.
         #[arg(value_name = "ID", required_unless_present = "deleted", conflicts_with = "deleted")]
         id: Option<String>,
-        /// All its heads, oldest first.
+        /// Print all heads of the job, oldest first.
         #[arg(long)]
         all: bool,
-        /// The statements about all jobs that were deleted, oldest first.
+        /// Print the deletion records of all deleted jobs, oldest first.
         #[arg(long)]
         deleted: bool,
         #[command(flatten)]
@@ -84,7 +84,7 @@ Examples:
         #[command(flatten)]
         output: OutputArguments,
     },
-    /// Lists what people did to a job over the API: who, with which key, and what.
+    /// List the API actions on a job: who, with which key, and what.
     #[command(
         after_help = "Examples:\n  caisson audit actions 1c2d4e6f\n  caisson audit actions 1c2d4e6f --json"
     )]
@@ -97,7 +97,7 @@ Examples:
         #[command(flatten)]
         output: OutputArguments,
     },
-    /// Prints the public key that heads of this data folder are signed with.
+    /// Print the public key that verifies the heads of this data folder.
     #[command(
         after_help = "Examples:\n  caisson audit key > caisson-audit.pub\n  caisson audit key --json | jq -r .key"
     )]
@@ -117,7 +117,7 @@ pub(crate) fn run(arguments: AuditArguments) -> Result<ExitCode> {
         Action::Key { host, output } => {
             let path = Config::load(&host, &[], false)?.data.join(orchestrator::PUBLIC_KEY_FILE);
             let key = std::fs::read_to_string(&path).with_context(|| {
-                format!("reading {}: a server makes it at its first start", path.display())
+                format!("reading {}: the server creates it at its first start", path.display())
             })?;
             if output.json {
                 print_json(&serde_json::json!({ "key": key.trim() }))?;
@@ -164,10 +164,10 @@ fn read_keys(typed: &[String], kept: &ExternalRecords) -> Result<TrustedKeys> {
         .map(ToOwned::to_owned)
         .collect();
     let trusted = TrustedKeys::only(&lines).ok().filter(|_| !lines.is_empty()).context(
-        "--key wants 64 hexadecimal digits, or a file that has them; `caisson audit key` prints them",
+        "--key: expected 64 hexadecimal digits or a file with them; `caisson audit key` prints them",
     )?;
     match kept.keys().find(|(key, _)| !trusted.has(key)) {
-        Some((key, what)) => bail!("{what} is signed by another key, {key}"),
+        Some((key, what)) => bail!("{what} is signed with an untrusted key, {key}"),
         None => Ok(trusted),
     }
 }
@@ -202,17 +202,17 @@ fn actions(id: &str, host: &HostArguments, output: OutputArguments) -> Result<Ex
         return Ok(ExitCode::SUCCESS);
     }
     if actions.is_empty() {
-        print("nobody did anything to it over the API\n")?;
+        print("no API actions\n")?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut table = Table::new(&["TIME", "WHO", "KEY", "WHAT"]);
     for action in &actions {
         let actor = action.actor.as_ref();
         table.add(vec![
-            orchestrator::format_time(action.time_ms).into(),
+            job::format_time(action.time_ms).into(),
             actor.map(|actor| actor.name.clone()).unwrap_or_default().into(),
             actor.and_then(|actor| actor.key.as_ref()).map_or("-".to_owned(), ToString::to_string).into(),
-            orchestrator::what_happened(&action.body).lines().next().unwrap_or_default().to_owned().into(),
+            job::what_happened(&action.body).lines().next().unwrap_or_default().to_owned().into(),
         ]);
     }
     print(&table.show())?;
@@ -226,12 +226,12 @@ fn text(report: &AuditReport) -> String {
     }
     let unsound = report.jobs.iter().filter(|job| !job.faults.is_empty()).count();
     text += &match (report.jobs.len(), unsound) {
-        (0, _) => "there are no jobs\n".to_owned(),
+        (0, _) => "no jobs\n".to_owned(),
         (jobs, 0) => format!("{jobs} of {jobs} jobs are sound\n"),
         (jobs, unsound) => format!("{unsound} of {jobs} jobs are not sound\n"),
     };
     if report.deleted > 0 {
-        text += &format!("{} were deleted, as the server has signed\n", report.deleted);
+        text += &format!("{} jobs were deleted, with signed deletion records\n", report.deleted);
     }
     text + &describe_checks(&report.jobs)
 }
@@ -249,11 +249,11 @@ fn describe_checks(jobs: &[JobAudit]) -> String {
         some => format!("checked for {some} of {count} jobs: {what}; {needs}\n"),
     };
     let newest = jobs.iter().filter(|job| job.heads_checked.newest_until.is_some()).count();
-    "checked: whether signed heads between others were removed\n".to_owned()
+    "checked: removal of signed heads between others\n".to_owned()
         + &line(
             newest,
-            "whether the newest signed heads were removed, up to the heads that were kept elsewhere",
-            "this takes --head with heads of the job",
+            "removal of the newest signed heads, up to the heads kept elsewhere",
+            "needs --head with heads of the job",
         )
 }
 
@@ -275,8 +275,7 @@ fn text_of(audit: &JobAudit) -> String {
     match deletion {
         Some(deletion) => {
             let key = deletion.by_key.as_ref().map_or(String::new(), |key| format!(" (key {key})"));
-            let (by, when) =
-                (strip_control_characters(&deletion.by), orchestrator::format_time(deletion.time_ms));
+            let (by, when) = (strip_control_characters(&deletion.by), job::format_time(deletion.time_ms));
             text += &format!("deleted by {by}{key} at {when} after {} events", deletion.sequence);
         }
         None => {
@@ -295,8 +294,8 @@ fn text_of(audit: &JobAudit) -> String {
         text += &match file.state {
             FileState::Sound => format!(", {} as stored", file.name),
             FileState::Changed => format!(", {} CHANGED", file.name),
-            FileState::Absent => format!(", {} is not there any more", file.name),
-            FileState::Behind => format!(", {} lacks lines that a server adds when it starts", file.name),
+            FileState::Absent => format!(", {} is missing", file.name),
+            FileState::Behind => format!(", {} lacks lines that the server adds when it starts", file.name),
             FileState::Unknown => format!(", {} without a digest in the log", file.name),
         };
     }

@@ -14,19 +14,19 @@ use crate::output::print;
 /// `caisson backup`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Works while a server uses the folder. The archive (tar, zstd) holds the database as it is at one moment, results, logs
-and checkpoints. Jobs that run are in it too: see `caisson restore --help`.
+Works while a server uses the folder. The archive (tar, zstd) contains a consistent copy of the database, and the results,
+logs and checkpoints. It includes running jobs; see `caisson restore --help`.
 
 Examples:
   caisson backup /backups/caisson.tar.zst
   caisson backup --data ./data monday.tar.zst")]
 pub(crate) struct BackupArguments {
-    /// The archive; it must not exist.
+    /// Archive to write; must not exist.
     #[arg(value_name = "FILE")]
     pub(crate) archive: PathBuf,
     #[command(flatten)]
     pub(crate) host: HostArguments,
-    /// Prints JSON.
+    /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -34,20 +34,19 @@ pub(crate) struct BackupArguments {
 /// `caisson restore`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Everything is checked against the digests in the archive before anything is put in place. Jobs that ran when the backup
-was made are taken up by the next server: their sandboxes are gone, so they go on from their last checkpoint, or fail
-where they said `\"on_loss\": \"fail\"`.
+Checks all files against the digests in the archive before it writes any. The next server resumes the jobs that ran at the
+time of the backup from their last checkpoint, in new sandboxes; jobs with `\"on_loss\": \"fail\"` fail.
 
 Examples:
   caisson restore /backups/caisson.tar.zst --data /var/lib/caisson")]
 pub(crate) struct RestoreArguments {
-    /// The archive.
+    /// Archive to restore.
     #[arg(value_name = "FILE")]
     pub(crate) archive: PathBuf,
-    /// The data folder to make; empty, or not there yet.
+    /// Data folder to create; must be empty or missing.
     #[arg(long, value_name = "FOLDER")]
     pub(crate) data: PathBuf,
-    /// Prints JSON.
+    /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -78,12 +77,12 @@ fn show(report: &BackupReport, made: &Path, json: bool) -> Result<ExitCode> {
 fn text(report: &BackupReport, made: &Path) -> String {
     let BackupReport { created, jobs, unfinished, files, bytes, gone } = report;
     let mut text = format!(
-        "{}: {jobs} jobs ({unfinished} not over), {files} files, {:.1} MiB, as of {created}\n",
+        "{}: {jobs} jobs ({unfinished} unfinished), {files} files, {:.1} MiB, as of {created}\n",
         made.display(),
         *bytes as f64 / 1_048_576.0
     );
     for job in gone {
-        text += &format!("job {job} was removed meanwhile; its result is not in the backup\n");
+        text += &format!("job {job} was deleted during the backup; its result is not included\n");
     }
     text
 }
@@ -105,8 +104,8 @@ mod tests {
         let text = text(&report, Path::new("/b"));
         assert_eq!(
             text.lines().next(),
-            Some("/b: 2 jobs (1 not over), 3 files, 3.0 MiB, as of 2030-01-01T00:00:00Z")
+            Some("/b: 2 jobs (1 unfinished), 3 files, 3.0 MiB, as of 2030-01-01T00:00:00Z")
         );
-        assert!(text.contains("job x was removed meanwhile"), "{text}");
+        assert!(text.contains("job x was deleted during the backup"), "{text}");
     }
 }

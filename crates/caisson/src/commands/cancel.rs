@@ -11,10 +11,11 @@ use super::job_requests::{JobRequest, JobsArguments, send_to_all};
 /// `caisson cancel`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The workspace is collected as far as it got; `caisson download` fetches it.
+Caisson still collects the workspace; `caisson download` fetches it.
 
 Examples:
   caisson cancel 1c2d4e6f
+  caisson cancel nightly
   caisson cancel 1c2d4e6f 8a9b0c1d")]
 pub(crate) struct CancelArguments {
     #[command(flatten)]
@@ -22,5 +23,6 @@ pub(crate) struct CancelArguments {
 }
 
 pub(crate) async fn run(arguments: CancelArguments) -> Result<ExitCode> {
-    send_to_all(&arguments.jobs, &JobRequest { route: "cancel", body: json!({}), done: "will end" }).await
+    send_to_all(&arguments.jobs, &JobRequest { route: "cancel", body: json!({}), done: "is being cancelled" })
+        .await
 }

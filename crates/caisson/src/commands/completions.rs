@@ -16,7 +16,7 @@ Examples:
   caisson completions zsh > ~/.zfunc/_caisson
   caisson completions fish > ~/.config/fish/completions/caisson.fish")]
 pub(crate) struct CompletionsArguments {
-    /// The shell.
+    /// Shell to print completions for.
     shell: Shell,
 }
 

@@ -14,18 +14,19 @@ use crate::output::{print, print_json};
 /// `caisson context`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-First a table: what each piece of the prompt costs in tokens and which events it stands for. Then the pieces in full.
-At the event `turn_started` it is what the model was asked with, at any other what it would be asked with.
+Prints a table with the tokens and events of each part of the prompt, then the parts in full.
+--at with a `turn_started` event shows the prompt that was sent. With any other event it shows the prompt as it would
+be sent after that event.
 
 Examples:
   caisson context 1c2d4e6f
   caisson context 1c2d4e6f --at e57
   caisson context 1c2d4e6f --json | jq '.segments[] | select(.kind == \"summary\") | .covers, .cites'")]
 pub(crate) struct ContextArguments {
-    /// The job.
+    /// Id or name of the job.
     #[arg(value_name = "ID")]
     id: String,
-    /// After this event of the job's log, such as 57 or e57; the newest when absent.
+    /// Event number, such as 57 or e57 [default: the newest].
     #[arg(long, value_name = "EVENT")]
     at: Option<String>,
     #[command(flatten)]

@@ -11,9 +11,10 @@ use serde_json::{Value, json};
 
 use super::copy_destination::CopyDestination;
 use super::transfer::Transfer;
-use super::upload::{self, SymlinkPolicy, UploadKind, encode, join};
+use super::upload::{self, SymlinkPolicy, UploadKind, join};
 use crate::arguments::{OutputArguments, ServerArguments};
 use crate::client::Client;
+use crate::client::encoding::encode;
 use crate::client::ids::{self, Target};
 use crate::coded_error::has_code;
 use crate::output::{print, print_json};
@@ -21,19 +22,19 @@ use crate::output::{print, print_json};
 /// `caisson cp`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-One of the two is ID:PATH, a path in the workspace of a job or bare sandbox; the other is a path here. A path here that
-looks like one there is written with ./ before it. Folders are copied with all that is in them, links in them as links,
-wherever they point; what cannot be read is told and left out, and the exit code is 2. From a job that is over, files come out of its result.
+One side is ID:PATH, a path in the workspace of a job or bare sandbox; the other is a local path. A name works in place of
+the id unless it has a slash or colon. Prefix a local path with ./ if it contains a colon. Folders are copied recursively, and symlinks as symlinks. Unreadable files are skipped and
+reported, and the exit code is 2. Files of a finished job come from its result.
 
 Examples:
   caisson cp 1c2d4e6f:report.pdf .
-  caisson cp 1c2d4e6f:src ./src
+  caisson cp nightly:src ./src
   caisson cp data.csv 1c2d4e6f:
   caisson cp ./fixtures 1c2d4e6f:tests/fixtures")]
 pub(crate) struct CopyArguments {
-    /// What to copy.
+    /// Source: a local path, or ID:PATH.
     source: String,
-    /// Where to.
+    /// Destination: a local path, or ID:PATH.
     destination: String,
     #[command(flatten)]
     server: ServerArguments,
@@ -54,7 +55,9 @@ enum Endpoint {
 impl Endpoint {
     fn parse(text: &str) -> Self {
         match text.split_once(':') {
-            Some((id, path)) if is_id(id) => Self::Sandbox { id: id.to_owned(), path: in_workspace(path) },
+            Some((id, path)) if may_be_id_or_name(id) => {
+                Self::Sandbox { id: id.to_owned(), path: in_workspace(path) }
+            }
             _ => Self::Local(text.into()),
         }
     }
@@ -62,14 +65,15 @@ impl Endpoint {
     /// Finds the workspace, and checks the path: `..` in it would lead to other URLs of the server.
     async fn find(client: &Client, id: &str, path: &str) -> Result<Target> {
         if path.split('/').any(|name| name == "..") {
-            bail!("`{path}` has `..` in it; write where it leads, from the workspace on");
+            bail!("`{path}` contains `..`; write a path relative to the workspace");
         }
         ids::target(client, id).await
     }
 }
 
-fn is_id(text: &str) -> bool {
-    !text.is_empty() && text.len() <= 36 && text.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-')
+/// Whether the text before a colon is not the beginning of a local path, which is decided as in `docker cp`.
+fn may_be_id_or_name(text: &str) -> bool {
+    !text.is_empty() && !text.starts_with('.') && !text.contains('/')
 }
 
 /// Strips the two possible names of the workspace. Keeps a trailing slash, which means a folder.
@@ -94,10 +98,10 @@ pub(crate) async fn run(arguments: CopyArguments) -> Result<ExitCode> {
             copy_out(&client, &target, &path, &to).await?
         }
         (Endpoint::Local(_), Endpoint::Local(_)) => {
-            bail!("neither path is in a sandbox; write one as ID:PATH, with the id or its first letters")
+            bail!("neither path is in a sandbox; write one as ID:PATH")
         }
         (Endpoint::Sandbox { .. }, Endpoint::Sandbox { .. }) => {
-            bail!("both paths are in a sandbox; copy to here first, then from here")
+            bail!("both paths are in a sandbox; copy through a local file")
         }
     };
     if arguments.output.json {
@@ -112,7 +116,7 @@ async fn copy_in(client: &Client, target: &Target, from: &Path, to: &str) -> Res
     let whole = fs::canonicalize(from).with_context(|| format!("reading {}", from.display()))?;
     // For `.` and the like, the name of the folder itself.
     let name = from.file_name().or_else(|| whole.file_name()).and_then(|name| name.to_str());
-    let name = name.context("the name is not UTF-8")?.to_owned();
+    let name = name.context("the file name is not UTF-8")?.to_owned();
     let is_folder = to.is_empty() || to.ends_with('/') || is_folder_there(client, target, to).await?;
     let to = if is_folder { join(to, &name) } else { to.to_owned() };
     let mut uploads = Vec::new();
@@ -151,7 +155,7 @@ async fn copy_out(client: &Client, target: &Target, from: &str, to: &Path) -> Re
             Ok(response) => response,
             // Skips a file within a folder: it may have been removed since it was listed, or be unreadable.
             Err(error) if mode.is_some() && has_code(&error, &FILE_ERRORS) => {
-                transfer.say(&format!("`{from}` is left out: {error:#}"));
+                transfer.say(&format!("skipped `{from}`: {error:#}"));
                 left_out += 1;
                 continue;
             }
@@ -165,7 +169,7 @@ async fn copy_out(client: &Client, target: &Target, from: &str, to: &Path) -> Re
         destination.folder(&to)?;
         let listing: Value = response.json().await.context("reading the listing")?;
         if listing["truncated"] == true {
-            bail!("`{from}` has too many entries to list; copy its folders one by one");
+            bail!("`{from}` has too many entries to list; copy its subfolders one by one");
         }
         for entry in listing["entries"].as_array().into_iter().flatten() {
             let path = entry["path"].as_str().unwrap_or_default();
@@ -175,13 +179,13 @@ async fn copy_out(client: &Client, target: &Target, from: &str, to: &Path) -> Re
             match (entry["kind"].as_str(), entry["link_target"].as_str()) {
                 (Some("file" | "directory"), _) => waiting.push((path.to_owned(), to.join(name), mode)),
                 (Some("symlink"), Some(target)) => destination.link(to.join(name), target),
-                _ => transfer.say(&format!("{path} is neither a file nor a folder and is left out")),
+                _ => transfer.say(&format!("skipped {path}: neither a file nor a folder")),
             }
         }
     }
     let copied = destination.finish()?;
     if left_out > 0 {
-        bail!("{copied} were copied, and {left_out} could not be");
+        bail!("{copied} files copied, {left_out} skipped");
     }
     Ok(copied)
 }
@@ -202,17 +206,18 @@ mod tests {
     }
 
     #[test]
-    fn an_id_before_a_colon_means_the_sandbox() {
+    fn an_id_or_name_before_a_colon_means_the_sandbox() {
         assert_eq!(Endpoint::parse("1c2d:src/a.txt"), in_sandbox("1c2d", "src/a.txt"));
         assert_eq!(Endpoint::parse("1c2d:"), in_sandbox("1c2d", ""));
         assert_eq!(Endpoint::parse("1c2d:/workspace/a"), in_sandbox("1c2d", "a"));
         assert_eq!(Endpoint::parse("1c2d:/app"), in_sandbox("1c2d", ""));
         assert_eq!(Endpoint::parse("1c2d:./out/"), in_sandbox("1c2d", "out/"));
+        assert_eq!(Endpoint::parse("my job:a:b"), in_sandbox("my job", "a:b"));
     }
 
     #[test]
     fn anything_else_is_a_path_here() {
-        for text in ["a.txt", "./1c2d:a", "/tmp/x:y", "name:with", ":a"] {
+        for text in ["a.txt", "./1c2d:a", "../1c2d:a", "/tmp/x:y", "folder/name:with", ":a"] {
             assert_eq!(Endpoint::parse(text), Endpoint::Local(text.into()), "{text}");
         }
     }

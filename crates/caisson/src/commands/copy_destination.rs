@@ -22,7 +22,7 @@ pub(crate) struct CopyDestination {
 impl CopyDestination {
     /// Creates a folder unless it exists.
     pub(crate) fn folder(&self, path: &Path) -> Result<()> {
-        let making = || format!("making the folder {}", path.display());
+        let making = || format!("creating the folder {}", path.display());
         remove_link(path).with_context(making)?;
         fs::create_dir_all(path).with_context(making)
     }
@@ -66,7 +66,7 @@ impl CopyDestination {
                 }
                 symlink(target, path)
             };
-            make().with_context(|| format!("making the link {}", path.display()))?;
+            make().with_context(|| format!("creating the symlink {}", path.display()))?;
         }
         Ok(self.copied + self.links.len())
     }

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use serde_json::json;
 
-use super::download;
+use super::result_destination::ResultDestination;
 use super::watch::view::View;
 use super::watch::{JobLocation, watch_to_end};
 use crate::arguments::{HostArguments, OutputArguments, ServerArguments};
@@ -21,19 +21,19 @@ use crate::serve::one_shot::OneShot;
 /// `caisson demo`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-No model is needed: what the model says was written down beforehand, and is marked as recorded. Everything else
-happens: a sandbox, npm through the network rules for packages, the build, a server, the zip. It runs in this process,
-or on the server that --url or CAISSON_URL names, where it is a job like any other.
+The demo needs no model: the model output is recorded and marked as such. Everything else is real: the sandbox, npm
+through the egress policy `packages`, the build, the server and the zip. The demo runs in this process, or as an ordinary
+job on the server of --url or CAISSON_URL.
 
 Examples:
   caisson demo
   caisson demo --url http://127.0.0.1:8000
   caisson demo --out todo-app")]
 pub(crate) struct DemoArguments {
-    /// Folder for the result; output.zip is put there. Without it, one named after the job.
+    /// Folder for output.zip [default: a folder named after the job].
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
-    /// Configuration file for a demonstration in this process.
+    /// Configuration file for a demo in this process.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]
@@ -44,22 +44,27 @@ pub(crate) struct DemoArguments {
 
 /// Plays the dialogue against a real sandbox.
 pub(crate) async fn run(arguments: DemoArguments) -> Result<ExitCode> {
-    download::check(arguments.out.as_deref())?;
+    ResultDestination::check_or_default(destination_of(&arguments).as_ref())?;
     let is_named = arguments.server.url.is_some() || client_environment::named_url().is_some();
     let ended = if is_named { on_server(arguments).await } else { here(arguments).await };
     if ended.as_ref().is_ok_and(|code| *code == ExitCode::SUCCESS) {
-        say("\nNow a task of your own. Name a model, with its key in the environment:\n  \
+        say("\nNext, run your own task. Start a server with a model and its key:\n  \
              ANTHROPIC_API_KEY=... CAISSON_MODEL=anthropic/claude-sonnet-5 caisson serve\n\
-             or start a local one (Ollama, llama.cpp), which is found by itself; `caisson models` shows what is there. Then:\n  \
+             or start a local model (Ollama, llama.cpp), which Caisson detects; `caisson models` lists what it found. Then:\n  \
              caisson run \"Write a poem about caissons into poem.txt\"");
     }
     ended
 }
 
+/// Where the zip goes.
+fn destination_of(arguments: &DemoArguments) -> Option<ResultDestination> {
+    arguments.out.clone().map(ResultDestination::ZipIn)
+}
+
 fn announce(json: bool) -> View {
     let mut view = View::new(json);
     view.say(&format!("task: {}", demo::TASK));
-    view.say("The answers of the model are recorded; everything else is real.");
+    view.say("The model output is recorded; everything else is real.");
     view
 }
 
@@ -69,8 +74,8 @@ async fn on_server(arguments: DemoArguments) -> Result<ExitCode> {
     let accepted = client.post("/v1/demo", &json!({})).await.context("the job was not accepted")?;
     let id = accepted["job_id"].as_str().context("the server sent no job id")?.to_owned();
     let mut view = announce(arguments.output.json);
-    view.say(&format!("job {id}, to be watched at {}/#/jobs/{id}", client.url()));
-    watch_to_end(&client, JobLocation::Server, &id, arguments.out, &mut view).await
+    view.say(&format!("job {id}: watch it at {}/#/jobs/{id}", client.url()));
+    watch_to_end(&client, JobLocation::Server, &id, destination_of(&arguments), &mut view).await
 }
 
 /// Runs the demo in this process.
@@ -90,7 +95,7 @@ async fn here(arguments: DemoArguments) -> Result<ExitCode> {
         let accepted =
             client.post("/v1/jobs", &demo::job_without_model()).await.context("the job was not accepted")?;
         let id = accepted["job_id"].as_str().context("the server sent no job id")?.to_owned();
-        watch_to_end(&client, JobLocation::ThisProcess, &id, arguments.out, &mut view).await
+        watch_to_end(&client, JobLocation::ThisProcess, &id, destination_of(&arguments), &mut view).await
     };
     let ended = shown.await;
     server.end().await;

@@ -1,5 +1,6 @@
 //! `caisson download`
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -7,29 +8,47 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use futures::StreamExt;
-use reqwest::Method;
 use serde_json::json;
 
-use super::transfer::Transfer;
+use super::download_files::{JobFiles, print_file, store};
+use super::result_destination::{ResultDestination, ZIP_NAME, default_folder};
+use super::transfer::receive;
+use super::unpack::{Remark, Unpacking};
 use crate::arguments::{OutputArguments, ServerArguments};
 use crate::client::Client;
 use crate::client::ids;
-use crate::output::{print, print_json};
+use crate::coded_error::CodedError;
+use crate::output::terminal::strip_control_characters;
+use crate::output::{print, print_json, say};
+
+/// The code of the error if the zip was downloaded and could not be unpacked.
+pub(crate) const NOT_UNPACKED: &str = "not_unpacked";
 
 /// `caisson download`
 #[derive(Debug, Args)]
 #[command(after_help = "\
+--out FILE.zip writes that file, which must not exist. --out FOLDER writes output.zip in the folder and creates it if
+necessary. Without --out, the folder is named after the job. `caisson run --out` unpacks the result instead.
+
 Examples:
   caisson download 1c2d4e6f
-  caisson download 1c2d4e6f --out result
-  caisson download 1c2d4e6f --out - > result.zip")]
+  caisson download 1c2d4e6f --out result.zip
+  caisson download nightly --out results/
+  caisson download 1c2d4e6f --out - > result.zip
+  caisson download 1c2d4e6f --file manifest.json --file memory.json
+  caisson download 1c2d4e6f --all --out result")]
 pub(crate) struct DownloadArguments {
-    /// The job.
+    /// Id or name of the job.
     id: String,
-    /// Folder for the result; output.zip is put there. `-` for standard output.
-    #[arg(long, value_name = "FOLDER")]
+    /// Zip file to write, or folder for output.zip; `-` writes the zip to standard output.
+    #[arg(long, value_name = "PATH")]
     out: Option<PathBuf>,
+    /// Download this file instead, such as manifest.json; can be repeated.
+    #[arg(long = "file", value_name = "NAME")]
+    files: Vec<String>,
+    /// Download output.zip and all files that the job leaves beside it.
+    #[arg(long, conflicts_with = "files")]
+    all: bool,
     #[command(flatten)]
     server: ServerArguments,
     #[command(flatten)]
@@ -39,11 +58,18 @@ pub(crate) struct DownloadArguments {
 pub(crate) async fn run(arguments: DownloadArguments) -> Result<ExitCode> {
     let client = Client::new(&arguments.server)?;
     let id = ids::job(&client, &arguments.id).await?;
+    if arguments.all || !arguments.files.is_empty() {
+        return fetch_several(&client, &id, arguments).await;
+    }
     if arguments.out.as_deref() == Some(Path::new("-")) {
         copy(&client, &id, &mut std::io::stdout()).await?;
         return Ok(ExitCode::SUCCESS);
     }
-    let (path, bytes) = fetch(&client, &id, arguments.out).await?;
+    let destination = arguments.out.as_deref().map(ResultDestination::of_zip);
+    if let Some(destination) = &destination {
+        destination.check()?;
+    }
+    let (path, bytes) = fetch(&client, &id, destination).await?;
     if arguments.output.json {
         print_json(&json!({"job_id": id, "path": path, "bytes": bytes}))?;
     } else {
@@ -52,86 +78,119 @@ pub(crate) async fn run(arguments: DownloadArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Fails early if the result could not be stored at the given location.
-pub(crate) fn check(out: Option<&Path>) -> Result<()> {
-    // Without `--out`, a new folder is created in the current one.
-    let folder = std::path::absolute(out.unwrap_or(Path::new("."))).context("reading the current folder")?;
-    let file = folder.join("output.zip");
-    if out.is_some() && file.is_dir() {
-        bail!("{} is a folder, where the result would be; name another one with --out", file.display());
+async fn fetch_several(client: &Client, id: &str, arguments: DownloadArguments) -> Result<ExitCode> {
+    let files = JobFiles::of(client, id).await?;
+    let chosen = if arguments.all { files.all()? } else { files.choose(&arguments.files)? };
+    if arguments.out.as_deref() == Some(Path::new("-")) {
+        match chosen.as_slice() {
+            [file] if !arguments.all => print_file(client, file).await?,
+            _ => bail!("only one file can be written to standard output; choose a folder with --out"),
+        }
+        return Ok(ExitCode::SUCCESS);
     }
-    let there = folder.ancestors().find(|path| path.exists()).unwrap_or(&folder);
-    if !there.is_dir() {
-        bail!(
-            "{} is no folder that the result could be put into; name another one with --out",
-            there.display()
-        );
+    let folder = arguments.out.unwrap_or_else(|| default_folder(id));
+    let mut paths = Vec::new();
+    if arguments.all && files.has_result() {
+        let destination = ResultDestination::ZipIn(folder.clone());
+        paths.push(fetch(client, id, Some(destination)).await?.0);
     }
-    // Writing may fail despite sufficient permissions, for example on a full file system.
-    tempfile::tempfile_in(there).map(drop).with_context(|| {
-        format!("the result cannot be put into {}; name another folder with --out", there.display())
-    })
+    for file in chosen {
+        paths.push(store(client, file, &folder).await?);
+    }
+    if arguments.output.json {
+        print_json(&json!({"job_id": id, "paths": paths}))?;
+    } else {
+        for path in &paths {
+            print(&format!("{}\n", path.display()))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
-/// Downloads the result into a folder, by default one named after the job. The file appears complete or not at all.
-pub(crate) async fn fetch(client: &Client, id: &str, out: Option<PathBuf>) -> Result<(PathBuf, u64)> {
-    let folder = out.unwrap_or_else(|| PathBuf::from(format!("caisson-{id}")));
-    let made = !folder.exists();
-    fs::create_dir_all(&folder).with_context(|| format!("making the folder {}", folder.display()))?;
-    let path = folder.join("output.zip");
-    let partial = folder.join(".output.zip.partial");
-    let write = async {
-        let mut file = File::create(&partial).with_context(|| format!("writing {}", partial.display()))?;
-        let bytes = copy(client, id, &mut file).await?;
-        fs::rename(&partial, &path).with_context(|| format!("writing {}", path.display()))?;
-        Ok(bytes)
-    };
-    match write.await {
-        Ok(bytes) => Ok((path, bytes)),
-        Err(error) => {
-            // Leave no partial file behind.
-            let _ = fs::remove_file(&partial);
-            if made {
-                let _ = fs::remove_dir(&folder);
-            }
-            Err(error)
+/// Downloads the result, by default into a folder named after the job. Returns the path of the zip or of the folder
+/// with its files, and the size of the zip.
+pub(crate) async fn fetch(
+    client: &Client,
+    id: &str,
+    destination: Option<ResultDestination>,
+) -> Result<(PathBuf, u64)> {
+    match destination.unwrap_or_else(|| ResultDestination::ZipIn(default_folder(id))) {
+        ResultDestination::ZipIn(folder) => {
+            let zip = folder.join(ZIP_NAME);
+            fetch_zip(client, id, &folder, &zip).await.map(|bytes| (zip, bytes))
+        }
+        ResultDestination::ZipAs(zip) => {
+            let folder = zip.parent().unwrap_or(Path::new("")).to_owned();
+            fetch_zip(client, id, &folder, &zip).await.map(|bytes| (zip, bytes))
+        }
+        ResultDestination::Unpacked(folder) => {
+            // The name is not that of any other file, and says which result it is if the zip has to stay.
+            let zip = folder.join(format!("caisson-{id}.zip"));
+            let bytes = fetch_zip(client, id, &folder, &zip).await?;
+            unpack(&zip, &folder).await.map_err(|error| {
+                let kept = zip.display();
+                CodedError::error(
+                    NOT_UNPACKED,
+                    format!("the result is not unpacked completely: {error:#}; all of it is in {kept}"),
+                )
+            })?;
+            fs::remove_file(&zip).with_context(|| format!("removing {}", zip.display()))?;
+            Ok((folder, bytes))
         }
     }
 }
 
-async fn copy(client: &Client, id: &str, into: &mut impl Write) -> Result<u64> {
-    let response = client.send(client.request(Method::GET, &format!("/jobs/{id}/output.zip"))).await?;
-    let transfer = Transfer::receiving(response.content_length());
-    transfer.of("output.zip");
-    let mut body = response.bytes_stream();
-    let mut count = 0;
-    while let Some(bytes) = body.next().await {
-        let bytes = bytes.context("reading the result")?;
-        into.write_all(&bytes).context("writing the result")?;
-        transfer.add(bytes.len());
-        count += bytes.len() as u64;
+/// Downloads the zip. The file appears complete or not at all.
+async fn fetch_zip(client: &Client, id: &str, folder: &Path, zip: &Path) -> Result<u64> {
+    // The parent of a plain file name is empty.
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    let made = !folder.exists();
+    fs::create_dir_all(folder).with_context(|| format!("creating the folder {}", folder.display()))?;
+    let mut name = OsString::from(".");
+    name.push(zip.file_name().unwrap_or_default());
+    name.push(".partial");
+    let partial = folder.join(name);
+    let write = async {
+        let mut file = File::create(&partial).with_context(|| format!("writing {}", partial.display()))?;
+        let bytes = copy(client, id, &mut file).await?;
+        let is_replaced = zip.metadata().is_ok_and(|found| found.len() > 0);
+        fs::rename(&partial, zip).with_context(|| format!("writing {}", zip.display()))?;
+        if is_replaced {
+            say(&format!("replaced {}", zip.display()));
+        }
+        anyhow::Ok(bytes)
+    };
+    let written = write.await;
+    if written.is_err() {
+        // Leave no partial file behind.
+        let _ = fs::remove_file(&partial);
+        if made {
+            let _ = fs::remove_dir(folder);
+        }
     }
-    into.flush().context("writing the result")?;
-    Ok(count)
+    written
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn result_location_is_checked_before_the_job_runs() {
-        let folder = tempfile::tempdir().unwrap();
-        fs::write(folder.path().join("file"), "").unwrap();
-        fs::create_dir_all(folder.path().join("taken/output.zip")).unwrap();
-        let refused = |name: &str| check(Some(&folder.path().join(name))).unwrap_err().to_string();
-        check(Some(&folder.path().join("new/one"))).unwrap();
-        check(Some(folder.path())).unwrap();
-        assert!(refused("file").contains("file is no folder"), "{}", refused("file"));
-        assert!(refused("file/below").contains("file is no folder"));
-        assert!(refused("taken").contains("output.zip is a folder"));
-        assert!(!folder.path().join("new").exists(), "nothing is made yet");
-        let nowhere = check(Some(Path::new("/proc/nowhere"))).unwrap_err().to_string();
-        assert!(nowhere.contains("cannot be put into /proc"), "{nowhere}");
+/// Unpacks a zip and names the files of the user that it replaces.
+async fn unpack(zip: &Path, folder: &Path) -> Result<()> {
+    let mut unpacking = Unpacking::begin(File::open(zip)?, folder)?;
+    while let Some(remarks) = unpacking.step()? {
+        remarks.iter().for_each(say_remark);
+        // Lets the caller react to Ctrl-C.
+        tokio::task::yield_now().await;
     }
+    unpacking.finish()?.iter().for_each(say_remark);
+    Ok(())
+}
+
+fn say_remark(remark: &Remark) {
+    let line = match remark {
+        Remark::Replaced(path) => format!("replaced {}", path.display()),
+        Remark::SkippedLink(path) => format!("skipped {}: the link leads out of the folder", path.display()),
+    };
+    say(&strip_control_characters(&line));
+}
+
+async fn copy(client: &Client, id: &str, into: &mut impl Write) -> Result<u64> {
+    receive(client, &format!("/jobs/{id}/output.zip"), ZIP_NAME, into).await
 }

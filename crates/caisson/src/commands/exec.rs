@@ -18,9 +18,11 @@ use crate::output::terminal;
 /// `caisson exec`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-One word after the id is a command line for the shell inside; several are a program and its arguments, as they are.
-The exit code is the command's, or 125 where there is none: no server, no sandbox, out of time. Ctrl-C interrupts the command, a second one kills it.
-Without --terminal the command runs as in a shell pipeline: it pauses while its output is not read, and ends when its reader ends.
+A single word after the id is a command line for the shell in the sandbox. Several words are a program and its arguments.
+The exit code is that of the command, or 125 if it could not be run or timed out. Ctrl-C interrupts the command; a second
+Ctrl-C kills it.
+Without --terminal the command runs as in a shell pipeline: it blocks while its output is not read, and ends when its
+reader ends.
 
 Examples:
   caisson exec 1c2d4e6f 'ls -la | head'
@@ -28,28 +30,28 @@ Examples:
   caisson exec -i 1c2d4e6f 'cat > notes.txt' < notes.txt
   caisson exec -it 1c2d4e6f top")]
 pub(crate) struct ExecArguments {
-    /// Hands standard input on.
+    /// Pass standard input to the command.
     #[arg(short, long)]
     interactive: bool,
-    /// Gives the command a terminal.
+    /// Allocate a terminal.
     #[arg(short, long, conflicts_with = "json")]
     terminal: bool,
-    /// Working directory; without it /workspace.
+    /// Working directory [default: /workspace].
     #[arg(long, value_name = "FOLDER")]
     cwd: Option<String>,
-    /// A variable for the command; may be given more than once.
+    /// Environment variable for the command; repeatable.
     #[arg(short, long, value_name = "KEY=VALUE", value_parser = parse_pair)]
     environment: Vec<(String, String)>,
-    /// Ends the command after so many seconds.
+    /// Kill the command after this many seconds.
     #[arg(long, value_name = "SECONDS", value_parser = parse_number)]
     timeout: Option<f64>,
     #[command(flatten)]
     server: ServerArguments,
     #[command(flatten)]
     output: OutputArguments,
-    /// The job or bare sandbox.
+    /// Id or name of the job or bare sandbox.
     id: String,
-    /// What to run.
+    /// Command to run.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
@@ -57,7 +59,7 @@ pub(crate) struct ExecArguments {
 pub(crate) async fn run(arguments: ExecArguments) -> Result<ExitCode> {
     let input = match (arguments.terminal, arguments.interactive) {
         (true, _) if !terminal::is_interactive() => {
-            bail!("--terminal needs a terminal in front; leave it out in scripts")
+            bail!("--terminal needs standard input and output to be a terminal; omit it in scripts")
         }
         (true, _) => Input::Terminal,
         (false, true) => Input::Pipe,
@@ -69,7 +71,8 @@ pub(crate) async fn run(arguments: ExecArguments) -> Result<ExitCode> {
     if arguments.output.json {
         if input == Input::Pipe {
             let text = std::io::read_to_string(std::io::stdin());
-            request["stdin"] = json!(text.context("reading standard input, which must be text with --json")?);
+            request["stdin"] =
+                json!(text.context("reading standard input, which must be UTF-8 text with --json")?);
         }
         return run_at_once(&client, &target, &request).await;
     }

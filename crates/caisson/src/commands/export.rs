@@ -16,23 +16,23 @@ use crate::output::{print_json, say};
 /// `caisson export`
 #[derive(Debug, Args)]
 #[command(after_help = "\
---steps: a job of steps that makes the same workspace without a model: every command and file change of the run.
---atif: the run as a trajectory in the Agent Trajectory Interchange Format.
+--steps writes a step job with every command and file change of the run. It rebuilds the workspace without a model.
+--atif writes a trajectory in the Agent Trajectory Interchange Format.
 
 Examples:
   caisson export 1c2d4e6f --steps > again.json && caisson run --steps again.json
   caisson export 1c2d4e6f --atif --out trajectory.json")]
 pub(crate) struct ExportArguments {
-    /// The job.
+    /// Id or name of the job.
     #[arg(value_name = "ID")]
     id: String,
-    /// As a job of steps.
+    /// Export a step job.
     #[arg(long, conflicts_with = "atif", required_unless_present = "atif")]
     steps: bool,
-    /// As a trajectory.
+    /// Export a trajectory.
     #[arg(long)]
     atif: bool,
-    /// Where to write it; standard output when absent.
+    /// Output file [default: standard output].
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     #[command(flatten)]

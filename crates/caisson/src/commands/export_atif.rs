@@ -30,10 +30,7 @@ pub(crate) fn trajectory_of(id: &str, events: &[Value]) -> Value {
         };
         if let Some(mut step) = step {
             step.insert("step_id".into(), json!(steps.len() + 1));
-            step.insert(
-                "timestamp".into(),
-                json!(orchestrator::format_time(event["time_ms"].as_i64().unwrap_or(0))),
-            );
+            step.insert("timestamp".into(), json!(job::format_time(event["time_ms"].as_i64().unwrap_or(0))));
             steps.push(Value::Object(step));
         }
     }

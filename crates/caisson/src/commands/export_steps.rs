@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use agent::{ToolEffect, tool_effect};
 use serde_json::{Map, Value, json};
 
 /// The job, and remarks for the user.
@@ -36,16 +37,16 @@ pub(crate) fn steps_of(events: &[Value]) -> Exported {
             continue;
         };
         let end = ends.get(call).copied().unwrap_or(&Value::Null);
-        // Malformed and refused calls never ran.
-        if end["code"] == "malformed_call" || is_refused(end) {
+        if matches!(end["code"].as_str(), Some("malformed_call" | "call_not_run")) {
             continue;
         }
         let tool = event["data"]["tool"].as_str().unwrap_or_default();
         // If a command outlived its call and the agent waited for it later, the step waits for it too.
         let end = later.get(call).copied().unwrap_or(end);
         if let Some(path) = event["data"]["input"]["save_as"].as_str() {
-            remarks
-                .push(format!("{call}: the picture {path} is taken again, but not put into the workspace"));
+            remarks.push(format!(
+                "{call}: the screenshot {path} is taken again, but not written into the workspace"
+            ));
         }
         if let Some(mut step) = step_of(tool, &event["data"]["input"], end) {
             step.insert("name".into(), json!(call));
@@ -57,26 +58,25 @@ pub(crate) fn steps_of(events: &[Value]) -> Exported {
             if !is_typed(&event["data"]["input"]) {
                 continue;
             }
-            remarks.push(format!("{call}: what was typed into a running process is left out"));
-        } else if !READ_ONLY_TOOLS.contains(&tool) {
-            remarks.push(format!("{call}: there is no step that does what `{tool}` did; it is left out"));
+            remarks.push(format!("{call}: input typed into a running process is omitted"));
+        } else if !matches!(tool_effect(tool), Some(ToolEffect::None | ToolEffect::Reads)) {
+            remarks.push(format!("{call}: no step is equivalent to `{tool}`; the call is omitted"));
         }
     }
     for command in spec["agent"]["acceptance"].as_array().into_iter().flatten() {
         steps.push(json!({"tool": "shell", "name": "acceptance", "command": command}));
     }
     if events.iter().any(|event| event["kind"] == "sandbox_lost") {
-        remarks.push("the run lost a sandbox: calls that were undone are among the steps".into());
+        remarks.push("the run lost a sandbox; the steps include calls that were rolled back".into());
     }
     if events.iter().any(|event| event["kind"] == "state_changed" && event["data"]["state"] == "draft") {
-        remarks
-            .push("files that were uploaded with the job are not in it; give them again with --file".into());
+        remarks.push("files uploaded with the job are not included; add them again with --file".into());
     }
     if let Some(secrets) =
         spec["egress_settings"]["secrets"].as_object().filter(|secrets| !secrets.is_empty())
     {
         let names: Vec<&str> = secrets.keys().map(String::as_str).collect();
-        remarks.push(format!("the job had secrets ({}); name them again as `secrets`", names.join(", ")));
+        remarks.push(format!("the job had secrets ({}); add them again as `secrets`", names.join(", ")));
     }
     let mut job = Map::new();
     match &spec["image"] {
@@ -129,29 +129,6 @@ fn is_typed(input: &Value) -> bool {
     matches!(input["action"].as_str(), Some("type" | "write" | "input"))
 }
 
-/// Tools that do not change the workspace.
-const READ_ONLY_TOOLS: [&str; 11] = [
-    "read_file",
-    "list_files",
-    "search_files",
-    "http_request",
-    "plan",
-    "notes",
-    "history_search",
-    "history_read",
-    "ask_user",
-    "finish",
-    "screenshot",
-];
-
-/// How results begin if the rules or an unapproved plan prevented the call.
-const REFUSED: [&str; 2] = ["not run:", "not done:"];
-
-fn is_refused(end: &Value) -> bool {
-    let reason = end["reason"].as_str().unwrap_or_default();
-    end["code"] == "tool_failed" && REFUSED.iter().any(|words| reason.starts_with(words))
-}
-
 /// The limits that the job asked for.
 fn limits_of(spec: &Value) -> Map<String, Value> {
     let asked = |name: &str| spec["limits"][name]["required"].as_u64();
@@ -179,21 +156,30 @@ fn desktop_of(screen: &Value) -> Option<Value> {
     Some(desktop)
 }
 
+/// The names of the argument that holds what is written.
+const WRITTEN: [&str; 4] = ["content", "contents", "text", "file_text"];
+
 fn step_of(tool: &str, input: &Value, end: &Value) -> Option<Map<String, Value>> {
     let field = |names: &[&str]| names.iter().find_map(|name| input[*name].as_str()).map(ToOwned::to_owned);
     let path = || field(&["path", "file", "file_path"]);
     let step = match tool {
         "shell" => {
-            let command = field(&["command", "cmd"])?;
+            let command = agent::tools::shell_command(input)?;
             // Processes that the run left in the background are left in the background again.
             let is_running = end["result"]["process"]["is_running"] == true;
             let command = if is_running { format!("({command}) >/dev/null 2>&1 &") } else { command };
             json!({"tool": "shell", "command": command})
         }
         "python" | "typescript" => json!({"tool": tool, "code": field(&["code", "source", "script"])?}),
+        "write_file" if input["append"] == true => {
+            let (path, content) = (json!(path()?), json!(field(&WRITTEN)?));
+            let code =
+                format!("with open({path}, \"a\", newline=\"\") as file:\n    file.write({content})\n");
+            json!({"tool": "python", "code": code})
+        }
         "write_file" => {
             let mut step = json!({
-                "tool": "write_file", "path": path()?, "content": field(&["content", "contents", "text"])?
+                "tool": "write_file", "path": path()?, "content": field(&WRITTEN)?
             });
             if input["executable"] == true {
                 step["mode"] = json!("755");
@@ -213,12 +199,7 @@ fn step_of(tool: &str, input: &Value, end: &Value) -> Option<Map<String, Value>>
             );
             json!({"tool": "python", "code": code})
         }
-        "edit_file" => json!({
-            "tool": "edit_file",
-            "path": path()?,
-            "old": field(&["old", "old_string", "old_str", "search"])?,
-            "new": field(&["new", "new_string", "new_str", "replace"])?
-        }),
+        "edit_file" => agent::tools::edit_step(input, end["result"]["text"].as_str().unwrap_or_default())?,
         "apply_patch" => {
             let patch = field(&["patch", "diff", "input"])?;
             agent::tools::patch_step(&patch)?
@@ -303,7 +284,7 @@ mod tests {
                 {"tool": "shell", "command": background("sleep"), "name": "turn-5-1"}
             ])
         );
-        assert_eq!(remarks, ["turn-6-5: what was typed into a running process is left out"]);
+        assert_eq!(remarks, ["turn-6-5: input typed into a running process is omitted"]);
         events.push(json!({"kind": "state_changed", "data": {"state": "draft"}}));
         assert!(steps_of(&events).remarks.iter().any(|remark| remark.contains("--file")));
     }
@@ -318,9 +299,12 @@ mod tests {
         });
         let mut events = vec![json!({"kind": "job_created", "data": {"spec": spec}})];
         let good = json!({"status": "succeeded"});
-        let refused = json!({"status": "failed", "code": "tool_failed",
+        let refused = json!({"status": "failed", "code": "call_not_run",
             "reason": "not done: a person must accept your plan first"});
+        // The text decides nothing: this command ran and printed it.
+        let ran = json!({"status": "failed", "code": "exit_code", "reason": "not done: 3 tests left"});
         events.extend(call("turn-1-1", "shell", &json!({"command": "rm x"}), &refused));
+        events.extend(call("turn-1-2", "shell", &json!({"command": "make check"}), &ran));
         events.extend(call("turn-2-1", "typescript", &json!({"code": "1"}), &good));
         events.extend(call("turn-3-1", "hub__send", &json!({}), &good));
         let Exported { job, remarks } = steps_of(&events);
@@ -330,7 +314,10 @@ mod tests {
                 "name": "exported from an agent's run", "egress": "off", "image": "default",
                 "limits": {"memory_mib": 512, "cpus": 1.5, "wall_clock_s": 600},
                 "desktop": {"width": 1024, "height": 768},
-                "steps": [{"tool": "typescript", "code": "1", "name": "turn-2-1"}]
+                "steps": [
+                    {"tool": "shell", "command": "make check", "name": "turn-1-2", "continue_on_error": true},
+                    {"tool": "typescript", "code": "1", "name": "turn-2-1"}
+                ]
             })
         );
         assert!(remarks.iter().any(|remark| remark.contains("`hub__send`")), "{remarks:?}");

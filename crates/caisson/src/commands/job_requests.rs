@@ -14,7 +14,7 @@ use crate::output::{print, print_json};
 /// Which jobs, and where they are.
 #[derive(Debug, Args)]
 pub(crate) struct JobsArguments {
-    /// The jobs.
+    /// Ids or names of the jobs.
     #[arg(required = true, value_name = "ID")]
     pub(crate) ids: Vec<String>,
     #[command(flatten)]

@@ -6,9 +6,9 @@ use anyhow::Result;
 use clap::Args;
 use serde_json::Value;
 
-use super::upload::encode;
 use crate::arguments::{OutputArguments, ServerArguments, parse_pair};
 use crate::client::Client;
+use crate::client::encoding::encode;
 use crate::client::ids;
 use crate::output::table::{Cell, Table, state_cell};
 use crate::output::{duration_text, print, print_json, say, time_text, value_text};
@@ -25,16 +25,16 @@ Examples:
   caisson jobs --after 1c2d4e6f
   caisson jobs --label project=demo --limit 5 --json")]
 pub(crate) struct JobsArguments {
-    /// Only jobs in these states, separated by commas: queued, starting, running, paused, collecting, complete, failed, cancelled.
+    /// Only jobs in these states, comma-separated: queued, starting, running, paused, collecting, complete, failed, cancelled.
     #[arg(long, value_name = "STATES")]
     state: Option<String>,
     /// Only jobs with this label.
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_pair)]
     label: Option<(String, String)>,
-    /// At most so many.
+    /// Maximum number of jobs.
     #[arg(long, value_name = "NUMBER", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=MAX_PAGE))]
     limit: u32,
-    /// Goes on after this job: lists those that are older.
+    /// Only jobs older than this one.
     #[arg(long, value_name = "ID")]
     after: Option<String>,
     #[command(flatten)]
@@ -71,7 +71,7 @@ pub(crate) async fn run(arguments: JobsArguments) -> Result<ExitCode> {
     }
     print(&table.show())?;
     if let Some(last) = page["next"].as_str() {
-        say(&format!("there are more; --after {} goes on with them", ids::short(last)));
+        say(&format!("more jobs: --after {}", ids::short(last)));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -2,9 +2,10 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, Subcommand};
-use orchestrator::{DataFolder, NewKey, StoredKeys};
+use job::NewKey;
+use orchestrator::{DataFolder, StoredKeys};
 use serde_json::{Map, Value, json};
 
 use crate::arguments::{HostArguments, OutputArguments, ServerArguments, parse_number};
@@ -16,18 +17,21 @@ use crate::output::{print, print_json, say, value_text};
 /// `caisson keys`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-With the first key a server begins to ask for keys, so it must be one of an admin. The secret is shown once; give it to
-commands as CAISSON_KEY or with --key-file.
+A server requires keys as soon as the first one exists, so the first key must have the role admin. The secret is shown
+once; pass it to commands in CAISSON_KEY or with --key-file.
 
-Roles: a viewer looks at all jobs; a submitter hands in jobs and sees and steers these alone; an operator sees and steers
-all; an admin gives out keys too.
+Roles:
+  viewer     view all jobs
+  submitter  submit jobs; view and control only these
+  operator   submit jobs; view and control all jobs
+  admin      everything, including keys
 
 Examples:
   caisson keys add ada --role admin
   caisson keys add robot --role submitter --max-running 2 --max-queued 20 --requests-per-second 10 --dollars-per-day 5
   caisson keys list
   caisson keys revoke robot
-  caisson keys add ada --role admin --data /var/lib/caisson   while no server runs there")]
+  caisson keys add ada --role admin --data /var/lib/caisson   while no server uses this folder")]
 pub(crate) struct KeysArguments {
     #[command(subcommand)]
     action: Action,
@@ -35,15 +39,15 @@ pub(crate) struct KeysArguments {
     store: KeyStoreArguments,
 }
 
-/// What to do with them.
+/// What to do with keys.
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Gives out a key and shows its secret, this once.
+    /// Create a key and print its secret once.
     Add(AddArguments),
-    /// Lists the keys, without their secrets.
+    /// List keys, without their secrets.
     #[command(after_help = "Examples:\n  caisson keys list\n  caisson keys list --json")]
     List,
-    /// Takes a key back, at once. Jobs that were handed in with it go on.
+    /// Revoke a key at once. Jobs submitted with it keep running.
     Revoke(RevokeArguments),
 }
 
@@ -64,22 +68,22 @@ Examples:
   caisson keys add ada --role admin
   caisson keys add robot --role submitter --max-running 2 --dollars-per-day 5")]
 struct AddArguments {
-    /// Whose it is: letters, digits, `.`, `-`, `_` or `@`.
+    /// Name of the key: letters, digits, `.`, `-`, `_` or `@`.
     #[arg(value_name = "NAME")]
     name: String,
-    /// What it may do: viewer, submitter, operator or admin.
+    /// Role: viewer, submitter, operator or admin.
     #[arg(long, value_name = "ROLE")]
     role: String,
-    /// Jobs and sandboxes of this key that work at once.
+    /// Maximum jobs and sandboxes running at the same time.
     #[arg(long, value_name = "NUMBER")]
     max_running: Option<u32>,
-    /// Jobs of this key that wait.
+    /// Maximum jobs waiting in the queue.
     #[arg(long, value_name = "NUMBER")]
     max_queued: Option<u32>,
-    /// Requests in a second.
+    /// Maximum requests per second.
     #[arg(long, value_name = "NUMBER")]
     requests_per_second: Option<u32>,
-    /// What the models of its jobs may cost in any 24 hours.
+    /// Maximum model cost in US dollars in any 24 hours.
     #[arg(long, value_name = "DOLLARS", value_parser = parse_number)]
     dollars_per_day: Option<f64>,
 }
@@ -87,7 +91,7 @@ struct AddArguments {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  caisson keys revoke robot")]
 struct RevokeArguments {
-    /// The name or the id of the key.
+    /// Name or id of the key.
     #[arg(value_name = "NAME")]
     name: String,
 }
@@ -123,12 +127,12 @@ impl KeyStore {
             return Ok(Self::Server(Client::new(&arguments.server)?));
         }
         if arguments.server.url.is_some() {
-            bail!("--url names a server and --data (or --config) a folder: which of the two is meant?");
+            bail!("--url selects a server, and --data or --config a folder; use only one of them");
         }
         let data = Config::load(host, &[], true)?.data;
         let folder = DataFolder::open(&data).with_context(|| {
             format!(
-                "opening {}; where a server uses it, leave --data and --config out to ask that one",
+                "opening {}; if a server uses this folder, omit --data and --config to use the server",
                 data.display()
             )
         })?;
@@ -139,7 +143,8 @@ impl KeyStore {
         match self {
             Self::Server(client) => client.post("/v1/keys", &request).await,
             Self::Folder(keys) => {
-                let new: NewKey = serde_json::from_value(request)?;
+                let new: NewKey =
+                    job::read(request).map_err(|error| anyhow!("{}", error.sentence("field", "the key")))?;
                 let (key, token) = keys.add(new).await?;
                 let mut shown = serde_json::to_value(&*key)?;
                 shown["secret"] = json!(token.reveal());
@@ -191,7 +196,7 @@ fn show_new(made: &Value, output: OutputArguments) -> Result<()> {
     if output.json {
         return print_json(made);
     }
-    say(&format!("the secret of {}, shown this once:", value_text(&made["name"])));
+    say(&format!("secret of {}, shown only once:", value_text(&made["name"])));
     print(&format!("{}\n", value_text(&made["secret"])))
 }
 
@@ -201,7 +206,7 @@ fn show_all(answer: &Value, output: OutputArguments) -> Result<()> {
     }
     let keys = answer["keys"].as_array().map(Vec::as_slice).unwrap_or_default();
     if keys.is_empty() {
-        return print("no keys: whoever reaches this server may do everything\n");
+        return print("no keys: anyone who can reach this server has full access\n");
     }
     let mut table = Table::new(&["NAME", "ROLE", "LIMITS", "ID"]);
     for key in keys {

@@ -13,7 +13,7 @@ Examples:
   caisson man /usr/local/share/man/man1
   caisson man ./man && man ./man/caisson-run.1")]
 pub(crate) struct ManualArguments {
-    /// Where to; made when it is missing.
+    /// Target folder; created if it does not exist.
     #[arg(value_name = "FOLDER")]
     folder: PathBuf,
 }
@@ -22,7 +22,7 @@ pub(crate) struct ManualArguments {
 #[expect(clippy::needless_pass_by_value, reason = "every command takes its arguments the same way")]
 pub(crate) fn run(arguments: ManualArguments, command: Command) -> Result<ExitCode> {
     let folder = &arguments.folder;
-    std::fs::create_dir_all(folder).with_context(|| format!("making the folder {}", folder.display()))?;
+    std::fs::create_dir_all(folder).with_context(|| format!("creating the folder {}", folder.display()))?;
     clap_mangen::generate_to(command, folder)
         .with_context(|| format!("writing manual pages into {}", folder.display()))?;
     Ok(ExitCode::SUCCESS)

@@ -14,15 +14,15 @@ use crate::output::{print, print_json};
 /// `caisson message`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The agent reads it in its next turn.
+The agent reads it in its next turn. A job that is paused because its agent is stuck resumes.
 
 Examples:
   caisson message 1c2d4e6f \"Use SQLite instead of a file\"")]
 pub(crate) struct MessageArguments {
-    /// The job.
+    /// Id or name of the job.
     #[arg(value_name = "ID")]
     id: String,
-    /// What to say.
+    /// Text of the message.
     #[arg(value_name = "TEXT")]
     text: String,
     #[command(flatten)]
@@ -39,7 +39,7 @@ pub(crate) async fn run(arguments: MessageArguments) -> Result<ExitCode> {
     if arguments.output.json {
         print_json(&job)?;
     } else {
-        print(&format!("{id} will read it in its next turn\n"))?;
+        print(&format!("message sent; the agent of {id} reads it in its next turn\n"))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -15,18 +15,18 @@ use crate::output::{print, print_json};
 /// `caisson network`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Each connection with the rule that decided it. A refused one says why, and `caisson requests` has it where a person may
-allow it. --learned prints the narrowest policy that allows all that was reached, for `egress` of the next job.
+Lists each connection with the rule that decided it and the reason of a refusal. A connection that waits for approval is
+also in `caisson requests`. --learned prints the narrowest `egress` policy that allows everything this job reached.
 
 Examples:
   caisson network 1c2d4e6f
   caisson network 1c2d4e6f --learned
   caisson network 1c2d4e6f --json | jq '.connections[] | select(.verdict == \"refused\")'")]
 pub(crate) struct NetworkArguments {
-    /// The job or bare sandbox.
+    /// Id or name of the job or bare sandbox.
     #[arg(value_name = "ID")]
     id: String,
-    /// Prints the policy that would have sufficed.
+    /// Print the narrowest policy that would have sufficed.
     #[arg(long, conflicts_with = "json")]
     learned: bool,
     #[command(flatten)]
@@ -53,7 +53,7 @@ pub(crate) async fn run(arguments: NetworkArguments) -> Result<ExitCode> {
 fn describe(report: &Value) -> String {
     let connections = report["connections"].as_array().map(Vec::as_slice).unwrap_or_default();
     if connections.is_empty() {
-        return "it has connected nowhere\n".into();
+        return "no connections\n".into();
     }
     let mut table = Table::new(&["WHERE", "VERDICT", "RULE", "SENT", "RECEIVED", "CALL"]);
     for connection in connections {
@@ -98,13 +98,10 @@ mod tests {
     fn each_connection_is_a_line_with_its_rule() {
         let report = json!({"connections": [{"host": "example.org", "port": 443, "verdict": "refused",
             "code": "not_in_list", "rule": "list", "bytes_up": 0, "bytes_down": 0, "call": "step-1.1",
-            "reason": "example.org:443 was refused", "remedy": "write it in the job"}]});
+            "reason": "example.org:443 refused", "remedy": "write it in the job"}]});
         let text = describe(&report);
-        assert!(
-            text.ends_with("\nexample.org:443 was refused\n  to allow it: write it in the job\n"),
-            "{text}"
-        );
+        assert!(text.ends_with("\nexample.org:443 refused\n  to allow it: write it in the job\n"), "{text}");
         assert!(text.contains("example.org:443") && text.contains("refused (not_in_list)"), "{text}");
-        assert_eq!(describe(&json!({"connections": []})), "it has connected nowhere\n");
+        assert_eq!(describe(&json!({"connections": []})), "no connections\n");
     }
 }

@@ -11,7 +11,7 @@ use super::job_requests::{JobRequest, JobsArguments, send_to_all};
 /// `caisson pause`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A call that runs is seen to its end first. The sandbox stays, with everything that runs in it.
+The current call finishes first. The sandbox and its processes keep running.
 
 Examples:
   caisson pause 1c2d4e6f
@@ -22,5 +22,9 @@ pub(crate) struct PauseArguments {
 }
 
 pub(crate) async fn run(arguments: PauseArguments) -> Result<ExitCode> {
-    send_to_all(&arguments.jobs, &JobRequest { route: "pause", body: json!({}), done: "will wait" }).await
+    send_to_all(
+        &arguments.jobs,
+        &JobRequest { route: "pause", body: json!({}), done: "will pause after the current call" },
+    )
+    .await
 }

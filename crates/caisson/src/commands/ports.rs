@@ -1,5 +1,6 @@
 //! `caisson ports`
 
+use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
@@ -15,6 +16,7 @@ use crate::client::ids::{self, Target};
 use crate::client::websocket;
 use crate::output::table::{Cell, Table};
 use crate::output::{print, print_json, say};
+use crate::serve::bind::bind;
 
 /// The maximum size of one write to a connection.
 const PIECE_BYTES: usize = 32 * 1024;
@@ -22,17 +24,16 @@ const PIECE_BYTES: usize = 32 * 1024;
 /// `caisson ports`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-What listens in a sandbox is shown in a browser at the address that stands beside it, as long as the job runs.
-A forwarded port carries anything, also what no browser speaks; it ends with Ctrl-C.
+Open the listed address in a browser while the sandbox runs. --forward carries any TCP protocol until Ctrl-C.
 
 Examples:
   caisson ports 1c2d4e6f
-  caisson ports 1c2d4e6f --forward 5432           the same port here
-  caisson ports 1c2d4e6f --forward 8080:3000      port 3000 of the sandbox as 127.0.0.1:8080")]
+  caisson ports 1c2d4e6f --forward 5432           the same port on 127.0.0.1
+  caisson ports 1c2d4e6f --forward 8080:3000      port 3000 of the sandbox on 127.0.0.1:8080")]
 pub(crate) struct PortsArguments {
-    /// The job or bare sandbox.
+    /// Id or name of the job or bare sandbox.
     id: String,
-    /// Carries connections to a port here to one in the sandbox; may be given more than once.
+    /// Forward a local port to a port of the sandbox; repeatable.
     #[arg(long, value_name = "LOCAL:REMOTE", value_parser = parse_forward)]
     forward: Vec<Forward>,
     #[command(flatten)]
@@ -65,10 +66,8 @@ pub(crate) async fn run(arguments: PortsArguments) -> Result<ExitCode> {
     }
     let mut carried = Vec::new();
     for forward in arguments.forward {
-        let listener = TcpListener::bind(("127.0.0.1", forward.local)).await.with_context(|| {
-            format!("listening on 127.0.0.1:{}; is something else using the port?", forward.local)
-        })?;
-        say(&format!("127.0.0.1:{} leads to port {} of the sandbox", forward.local, forward.remote));
+        let listener = bind(SocketAddr::from(([127, 0, 0, 1], forward.local)), "--forward").await?;
+        say(&format!("forwarding 127.0.0.1:{} to port {} of the sandbox", forward.local, forward.remote));
         carried.push(accept(&client, &target, listener, forward.remote));
     }
     tokio::select! {
@@ -87,7 +86,7 @@ async fn list(client: &Client, target: &Target, output: OutputArguments) -> Resu
     let ports: Vec<u64> =
         answer["ports"].as_array().into_iter().flatten().filter_map(|port| port["port"].as_u64()).collect();
     if ports.is_empty() {
-        say("nothing listens in the sandbox");
+        say("no open ports in the sandbox");
         return Ok(ExitCode::SUCCESS);
     }
     let mut table = Table::new(&["PORT", "ADDRESS"]);
@@ -119,7 +118,7 @@ async fn accept(client: &Client, target: &Target, listener: TcpListener, remote:
             if let Ok((connection, _)) = accepted
                 && let Err(error) = carry(client, target, connection, remote).await
             {
-                say(&format!("a connection to port {remote}: {error:#}"));
+                say(&format!("connection to port {remote}: {error:#}"));
             }
         })
         .await;
@@ -153,7 +152,7 @@ async fn carry(client: &Client, target: &Target, mut connection: TcpStream, remo
         let _ = writer.shutdown().await;
     };
     tokio::select! {
-        sent = upwards => sent.context("the connection to the server broke")?,
+        sent = upwards => sent.context("lost the connection to the server")?,
         () = downwards => {}
     }
     Ok(())

@@ -14,7 +14,7 @@ use crate::output::{print, print_json};
 /// `caisson rm`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A job that is not over is refused: `caisson cancel` ends it.
+Only finished jobs can be deleted; `caisson cancel` ends a running one.
 
 Examples:
   caisson rm 1c2d4e6f
@@ -41,11 +41,11 @@ async fn remove(client: &Client, typed: &[String], json: bool, removed: &mut Vec
         let target = ids::target(client, typed).await?;
         let id = target.id;
         if target.kind == Kind::Sandbox {
-            bail!("{id} is a sandbox, not a job: `caisson sandboxes rm {id}` ends it");
+            bail!("{id} is a bare sandbox, not a job; end it with `caisson sandboxes rm {id}`");
         }
         client.delete(&format!("/v1/jobs/{id}")).await?;
         if !json {
-            print(&format!("{id} is gone\n"))?;
+            print(&format!("deleted {id}\n"))?;
         }
         removed.push(id);
     }

@@ -18,17 +18,17 @@ const LONGEST_WAIT: Duration = Duration::from_secs(2);
 /// `caisson replay`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Shows what happened in a job once more, from its log: no model is asked and nothing runs.
+Prints the recorded events again. Nothing runs and no model is called.
 
 Examples:
   caisson replay 1c2d4e6f
   caisson replay 1c2d4e6f --speed 20
   caisson replay 1c2d4e6f --speed 0")]
 pub(crate) struct ReplayArguments {
-    /// The job.
+    /// Id or name of the job.
     #[arg(value_name = "ID")]
     id: String,
-    /// How many times as fast as it was; 0 for at once.
+    /// Speed factor; 0 prints everything at once.
     #[arg(long, value_name = "FACTOR", default_value_t = 5.0)]
     speed: f64,
     #[command(flatten)]
@@ -41,7 +41,7 @@ pub(crate) struct ReplayArguments {
 pub(crate) async fn run(arguments: ReplayArguments) -> Result<ExitCode> {
     ensure!(
         arguments.speed >= 0.0 && arguments.speed.is_finite(),
-        "--speed: {} is not 0 or more",
+        "--speed: {} is not a valid factor; use 0 or more",
         arguments.speed
     );
     let client = Client::new(&arguments.server)?;
@@ -71,7 +71,7 @@ pub(crate) async fn all_events(client: &Client, id: &str) -> Result<Vec<Value>> 
     let word = status["status"].as_str().unwrap_or_default();
     ensure!(
         ["complete", "failed", "cancelled"].contains(&word),
-        "job {id} is not over; `caisson logs -f {id}` shows it live"
+        "job {id} has not ended; follow it with `caisson logs -f --events {id}`"
     );
     let mut all = Vec::new();
     events::follow(client, &format!("/v1/jobs/{id}/events"), |event| all.push(event.clone())).await?;

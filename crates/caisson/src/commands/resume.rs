@@ -12,7 +12,7 @@ use crate::arguments::parse_number;
 /// `caisson resume`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A job that has reached its budget goes on when it gets a larger one. The figures are what it may spend in all.
+To resume a job that has used up its budget, give it a larger one. Each value is the new total.
 
 Examples:
   caisson resume 1c2d4e6f
@@ -27,19 +27,19 @@ pub(crate) struct ResumeArguments {
 /// What a job may spend.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub(crate) struct BudgetArguments {
-    /// US dollars for model calls.
+    /// Total cost of model calls in US dollars.
     #[arg(long, value_name = "USD", value_parser = parse_number)]
     money: Option<f64>,
-    /// Tokens, read and written.
+    /// Total input and output tokens.
     #[arg(long, value_name = "NUMBER")]
     tokens: Option<u64>,
-    /// Answers of the model.
+    /// Total model turns.
     #[arg(long, value_name = "NUMBER")]
     turns: Option<u64>,
-    /// Calls of tools.
+    /// Total tool calls.
     #[arg(long, value_name = "NUMBER")]
     tool_calls: Option<u64>,
-    /// Seconds of work.
+    /// Total working time in seconds.
     #[arg(long, value_name = "SECONDS")]
     work_time: Option<u64>,
 }
@@ -64,5 +64,5 @@ pub(crate) async fn run(arguments: ResumeArguments) -> Result<ExitCode> {
     let mut body = Map::new();
     body.extend(arguments.budget.to_json().map(|budget| ("budget".to_owned(), budget)));
     let body = Value::Object(body);
-    send_to_all(&arguments.jobs, &JobRequest { route: "resume", body, done: "goes on" }).await
+    send_to_all(&arguments.jobs, &JobRequest { route: "resume", body, done: "is resuming" }).await
 }

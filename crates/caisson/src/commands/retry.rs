@@ -14,13 +14,13 @@ use crate::output::{print, print_json, value_text};
 /// `caisson retry`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The new job has the same steps, limits and files, and an id of its own, which is printed.
+Prints the id of the new job, which has the same steps, limits and files.
 
 Examples:
   caisson retry 1c2d4e6f
   caisson logs -f $(caisson retry 1c2d4e6f)")]
 pub(crate) struct RetryArguments {
-    /// The job.
+    /// Id or name of the job.
     id: String,
     #[command(flatten)]
     server: ServerArguments,

@@ -7,9 +7,10 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde_json::{Map, Value, json};
 
+use super::result_destination::ResultDestination;
 use super::watch::view::View;
 use super::watch::{JobLocation, watch_to_end};
-use super::{download, steps_file, upload};
+use super::{steps_file, upload};
 use crate::arguments::{HostArguments, LimitArguments, OutputArguments, ServerArguments, parse_pair};
 use crate::client::Client;
 use crate::config::Config;
@@ -20,43 +21,46 @@ use crate::serve::one_shot::OneShot;
 /// `caisson run`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The server is the one that --url or CAISSON_URL names, or http://127.0.0.1:8000. When none is named and none answers
-there, the job runs in this process, in a folder that is removed afterwards.
-Ctrl-C asks whether to cancel the job or to leave it running; a second one leaves at once. A job in this process is
-cancelled, and its result fetched; a second Ctrl-C ends it at once, and nothing is kept.
-With --json a line for each event, and at the end {\"kind\": \"result\", \"data\": {\"job_id\", \"path\", \"bytes\"}}; where the
-job waits for a model, one line {\"kind\": \"waiting\", \"data\": {\"job_id\", \"status\", \"hint\", ...}}.
-Two of --file must not have the same name. Links below a folder are left out, and told.
-Exit code: 0 the job is complete, 1 it failed, 2 it could not be run, 3 it was cancelled, 130 it was left running.
+Without --url and CAISSON_URL, `run` uses the server at http://127.0.0.1:8000. If no server answers there, the job runs in
+this process, in a temporary folder.
+Ctrl-C asks whether to cancel the job or leave it running; a second Ctrl-C leaves at once. If the job runs in this
+process, Ctrl-C cancels it and downloads the result; a second Ctrl-C ends it at once and keeps nothing.
+--json prints one line per event, then {\"kind\": \"result\", \"data\": {\"job_id\", \"path\", \"bytes\"}}. If the job waits for
+a model, it prints one line {\"kind\": \"waiting\", \"data\": {\"job_id\", \"status\", \"hint\", ...}}.
+Without --out, the result is output.zip in a folder named after the job. With --out, its files are unpacked into the
+folder; existing files that they replace are named. Choose a folder of its own: the files come from the sandbox.
+The names of --file must differ. Symlinks in a folder are skipped and reported.
+Exit codes: 0 job complete, 1 job failed, 2 the job could not be run, 3 job cancelled, 130 job left running.
 
 Examples:
   caisson run --steps examples/hello.json
   caisson run --steps build.json --file src --file Makefile --out result
+  caisson run --steps build.json --name nightly --detach && caisson logs -f nightly
   caisson run --steps - --memory 512m <<< '[{\"tool\": \"shell\", \"command\": \"uname -a\"}]'
   caisson run --detach \"Write a poem about caissons into poem.txt\"")]
 pub(crate) struct RunArguments {
-    /// What to do, in plain words; needs a server with a model.
+    /// The task, in plain text; needs a server with a model.
     #[arg(value_name = "TASK", conflicts_with = "steps")]
     task: Option<String>,
-    /// Steps as JSON: a list of steps, or a whole job; `-` for standard input.
+    /// JSON file with a list of steps or a whole job; `-` reads standard input.
     #[arg(long, value_name = "FILE")]
     steps: Option<PathBuf>,
-    /// A file or folder that the job finds in its workspace, under its own name; may be given more than once.
+    /// File or folder to copy into the workspace; repeatable.
     #[arg(long, value_name = "PATH")]
     file: Vec<PathBuf>,
-    /// Folder for the result; output.zip is put there. Without it, one named after the job.
+    /// Folder to unpack the result into.
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
-    /// Prints the job's id and leaves it running.
+    /// Print the job id and leave the job running.
     #[arg(long, conflicts_with = "here")]
     detach: bool,
-    /// Runs the job in this process, also where a server answers.
+    /// Run the job in this process, even if a server answers.
     #[arg(long, conflicts_with = "url")]
     here: bool,
-    /// A name for people.
+    /// Name of the job.
     #[arg(long)]
     name: Option<String>,
-    /// A label for finding it again; may be given more than once.
+    /// Label of the job; repeatable.
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_pair)]
     label: Vec<(String, String)>,
     #[command(flatten)]
@@ -75,7 +79,8 @@ pub(crate) async fn run(arguments: RunArguments) -> Result<ExitCode> {
     let job = job_of(&arguments)?;
     let uploads = upload::collect(&arguments.file)?;
     if !arguments.detach {
-        download::check(arguments.out.as_deref())?;
+        let destination = arguments.out.clone().map(ResultDestination::Unpacked);
+        ResultDestination::check_or_default(destination.as_ref())?;
     }
     let client = Client::new(&arguments.server)?;
     let is_named = arguments.server.url.is_some() || client_environment::named_url().is_some();
@@ -83,7 +88,7 @@ pub(crate) async fn run(arguments: RunArguments) -> Result<ExitCode> {
         return follow_job(&client, JobLocation::Server, arguments, job, uploads).await;
     }
     if arguments.detach {
-        bail!("--detach needs a server to leave the job with: {:#}", client.not_reached());
+        bail!("--detach needs a server: {:#}", client.not_reached());
     }
     let host = HostArguments { config: arguments.config.clone(), ..HostArguments::default() };
     let (server, client) = OneShot::start(Config::load(&host, &[], false)?).await?;
@@ -97,7 +102,7 @@ fn job_of(arguments: &RunArguments) -> Result<Map<String, Value>> {
     let mut job = match (&arguments.steps, &arguments.task) {
         (Some(path), _) => steps_file::read(path)?,
         (None, Some(task)) => Map::from_iter([("task".to_owned(), json!(task))]),
-        (None, None) => bail!("say what to run: `caisson run --steps FILE`, or `caisson run \"TASK\"`"),
+        (None, None) => bail!("nothing to run; use `caisson run \"TASK\"` or `caisson run --steps FILE`"),
     };
     if let Some(name) = &arguments.name {
         job.insert("name".into(), json!(name));
@@ -122,7 +127,7 @@ async fn follow_job(
 ) -> Result<ExitCode> {
     let Some(accepted) = upload::submit(client, job, &uploads).await.context("the job was not accepted")?
     else {
-        say("stopped while files were sent; the job is cancelled and was never started");
+        say("interrupted during the upload; the job was cancelled before it started");
         return Ok(ExitCode::from(EXIT_CANCELLED));
     };
     let id = accepted["job_id"].as_str().context("the server sent no job id")?.to_owned();
@@ -139,13 +144,16 @@ async fn follow_job(
     if let Some(hint) = accepted["hint"].as_str() {
         say(hint);
     }
-    // A newly accepted job that is not pending waits for something that will not happen while we watch.
-    if accepted["status"] != "pending" {
+    // A newly accepted job that is paused waits for something that will not happen while we watch.
+    if accepted["detail"].as_str().is_some_and(|detail| detail.starts_with("paused")) {
         view.show_waiting(&accepted);
         if location == JobLocation::ThisProcess {
-            say("it ran in this process, so nothing is kept; a server would keep it: `caisson serve`");
+            say(
+                "the job ran in this process, so nothing is kept; to keep jobs, start a server with `caisson serve`",
+            );
         }
         return Ok(ExitCode::from(EXIT_ERROR));
     }
-    watch_to_end(client, location, &id, arguments.out, &mut view).await
+    let destination = arguments.out.map(ResultDestination::Unpacked);
+    watch_to_end(client, location, &id, destination, &mut view).await
 }

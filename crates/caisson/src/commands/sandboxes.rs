@@ -15,7 +15,7 @@ use crate::output::{print, print_json, time_text, value_text};
 /// `caisson sandboxes`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A bare sandbox ends when nobody has used it for its ttl.
+A bare sandbox ends when it has not been used for its ttl.
 
 Examples:
   caisson sandboxes
@@ -31,34 +31,34 @@ pub(crate) struct SandboxesArguments {
     output: OutputArguments,
 }
 
-/// What to do with them.
+/// What to do with bare sandboxes.
 #[allow(clippy::large_enum_variant, reason = "there is one, for the time of one command")]
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Lists those that live.
+    /// List running sandboxes.
     #[command(after_help = "Examples:\n  caisson sandboxes list\n  caisson sandboxes list --all --json")]
     List {
-        /// Also those that have ended.
+        /// Include sandboxes that have ended.
         #[arg(long)]
         all: bool,
     },
-    /// Makes one and prints its id.
+    /// Create a sandbox and print its id.
     Create(Box<CreateArguments>),
-    /// Gives one a new ttl, from now.
+    /// Set a new ttl, counted from now.
     #[command(after_help = "Examples:\n  caisson sandboxes extend 1c2d4e6f --ttl 3600")]
     Extend {
-        /// The sandbox.
+        /// Id or name of the sandbox.
         id: String,
-        /// Seconds without use until it ends.
+        /// Seconds without use until the sandbox ends.
         #[arg(long, value_name = "SECONDS")]
         ttl: u64,
     },
-    /// Ends some. Nothing of them is kept.
+    /// End sandboxes and delete their files.
     #[command(
         after_help = "Examples:\n  caisson sandboxes rm 1c2d4e6f\n  caisson sandboxes rm 1c2d4e6f 8a9b0c1d --json"
     )]
     Rm {
-        /// The sandboxes.
+        /// Ids or names of the sandboxes.
         #[arg(required = true, value_name = "ID")]
         ids: Vec<String>,
     },
@@ -67,7 +67,7 @@ enum Action {
 /// `caisson sandboxes create`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Exit code: 0 it runs, and its id is printed; 2 it could not be made.
+Exit codes: 0 the sandbox runs and its id is printed, 2 it could not be created.
 
 Examples:
   caisson sandboxes create --memory 1g --ttl 600
@@ -75,13 +75,13 @@ Examples:
 struct CreateArguments {
     #[command(flatten)]
     limits: LimitArguments,
-    /// Seconds without use until it ends; without it the server's own, an hour.
+    /// Seconds without use until the sandbox ends [default: the server's, an hour].
     #[arg(long, value_name = "SECONDS")]
     ttl: Option<u64>,
-    /// A name for people.
+    /// Name of the sandbox.
     #[arg(long)]
     name: Option<String>,
-    /// A label for finding it again; may be given more than once.
+    /// Label of the sandbox; repeatable.
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_pair)]
     label: Vec<(String, String)>,
 }
@@ -100,17 +100,13 @@ pub(crate) async fn run(arguments: SandboxesArguments) -> Result<ExitCode> {
             let id = ids::sandbox(&client, &id).await?;
             let path = format!("/v1/sandboxes/{id}/extend");
             let sandbox = client.post(&path, &json!({ "ttl_s": ttl })).await?;
-            show(
-                &sandbox,
-                &format!("{id} ends at {} unless it is used", time_text(&sandbox["expires_at"])),
-                json,
-            )?;
+            show(&sandbox, &expiry_line(&id, &sandbox), json)?;
         }
         Action::Rm { ids: typed } => {
             let mut removed = Vec::new();
             let ended = remove(&client, &typed, &mut removed).await;
             if json || !removed.is_empty() {
-                show(&json!({ "removed": removed }), &format!("{} gone", removed.join(", ")), json)?;
+                show(&json!({ "removed": removed }), &format!("removed {}", removed.join(", ")), json)?;
             }
             ended?;
         }
@@ -131,10 +127,15 @@ async fn remove(client: &Client, typed: &[String], removed: &mut Vec<String>) ->
 /// The id of a new sandbox; an error if the sandbox has already ended because it could not be created.
 pub(super) fn created_id(sandbox: &Value) -> Result<String> {
     if sandbox["status"] == "ended" {
-        let reason = sandbox["reason"].as_str().unwrap_or("the server gives no reason");
-        bail!("the sandbox could not be made: {reason}");
+        let reason = sandbox["reason"].as_str().unwrap_or("the server gave no reason");
+        bail!("cannot create the sandbox: {reason}");
     }
     Ok(sandbox["sandbox_id"].as_str().context("the server sent no sandbox id")?.to_owned())
+}
+
+/// Says when a sandbox ends.
+pub(super) fn expiry_line(id: &str, sandbox: &Value) -> String {
+    format!("{id} ends at {} if it is not used", time_text(&sandbox["expires_at"]))
 }
 
 fn show(document: &Value, line: &str, json: bool) -> Result<()> {
@@ -185,6 +186,6 @@ mod tests {
         assert_eq!(created_id(&made).unwrap(), "1c2d");
         let refused = json!({"sandbox_id": "1c2d", "status": "ended", "reason": "no namespaces here"});
         let error = created_id(&refused).unwrap_err().to_string();
-        assert_eq!(error, "the sandbox could not be made: no namespaces here");
+        assert_eq!(error, "cannot create the sandbox: no namespaces here");
     }
 }

@@ -14,8 +14,8 @@ use crate::{logging, serve};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Settings come from flags, then the environment (CAISSON_DATA, CAISSON_LISTEN, ...), then the file, then defaults.
-SIGHUP reads the file again: the log level, models and what jobs may use change at once, the log names what waits for
-the next start.
+SIGHUP reloads the file. The log level, models and job limits change at once; the log names the settings that need a
+restart.
 
 Examples:
   caisson serve --data ./data
@@ -23,10 +23,10 @@ Examples:
 pub(crate) struct ServeArguments {
     #[command(flatten)]
     pub(crate) host: HostArguments,
-    /// Address to listen on; may be given more than once.
+    /// Address to listen on; repeatable.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) listen: Vec<SocketAddr>,
-    /// Listens on addresses that others can reach although there are no keys. Whoever reaches them owns the server.
+    /// Allow listening on public addresses without API keys; anyone who can reach them controls the server.
     #[arg(long)]
     pub(crate) insecure_listen: bool,
 }
@@ -43,5 +43,5 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<ExitCode> {
 }
 
 fn load(arguments: &ServeArguments) -> Result<Config> {
-    Config::load(&arguments.host, &arguments.listen, arguments.insecure_listen)
+    Config::load_for_server(&arguments.host, &arguments.listen, arguments.insecure_listen)
 }

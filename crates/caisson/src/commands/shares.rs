@@ -15,7 +15,7 @@ use crate::output::{print, print_json, time_text, value_text};
 /// `caisson shares`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-`caisson share` makes a link. Only links that still hold are listed.
+`caisson share` creates a link. `list` shows the links that are still valid.
 
 Examples:
   caisson shares list 1c2d4e6f
@@ -30,25 +30,25 @@ pub(crate) struct SharesArguments {
     output: OutputArguments,
 }
 
-/// What to do with them.
+/// What to do with share links.
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Lists the links of a job, with who made them and what they allow.
+    /// List the links of a job, their creators and rights.
     #[command(
         after_help = "Examples:\n  caisson shares list 1c2d4e6f\n  caisson shares list 1c2d4e6f --json"
     )]
     List {
-        /// The job.
+        /// Id or name of the job.
         #[arg(value_name = "ID")]
         id: String,
     },
-    /// Revokes a link, at once; what was opened with it closes.
+    /// Revoke a link and close the views opened with it.
     #[command(after_help = "Examples:\n  caisson shares revoke 1c2d4e6f 5b7d01")]
     Revoke {
-        /// The job.
+        /// Id or name of the job.
         #[arg(value_name = "ID")]
         id: String,
-        /// The id of the link, as it is listed or its beginning, or the link itself.
+        /// Id of the link, the beginning of the id, or the link itself.
         #[arg(value_name = "LINK")]
         link: String,
     },
@@ -83,7 +83,7 @@ fn show(listed: &Value) -> Result<()> {
     if shares_in(listed).is_empty() {
         return print("no links\n");
     }
-    let mut table = Table::new(&["VIEW", "RIGHTS", "MADE BY", "MADE", "HOLDS UNTIL", "ID"]);
+    let mut table = Table::new(&["VIEW", "RIGHTS", "CREATED BY", "CREATED", "VALID UNTIL", "ID"]);
     for share in shares_in(listed) {
         table.add(vec![
             value_text(&share["view"]).into(),
@@ -108,8 +108,8 @@ fn find(listed: &Value, link: &str) -> Result<String> {
         .collect();
     match found[..] {
         [one] => Ok(one.to_owned()),
-        [] => bail!("this job has no link `{wanted}` that holds; `caisson shares list` shows those that do"),
-        _ => bail!("{} links begin with `{wanted}`; write more of the id", found.len()),
+        [] => bail!("this job has no valid link `{wanted}`; list its links with `caisson shares list`"),
+        _ => bail!("{} links begin with `{wanted}`; write more characters of the id", found.len()),
     }
 }
 
@@ -128,7 +128,7 @@ mod tests {
         );
         assert!(find("5b").unwrap_err().contains("2 links begin with"));
         for none in ["6", "", "5b7d011"] {
-            assert!(find(none).unwrap_err().contains("no link"), "{none}");
+            assert!(find(none).unwrap_err().contains("no valid link"), "{none}");
         }
     }
 }

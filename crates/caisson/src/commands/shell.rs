@@ -27,8 +27,8 @@ const SHELL: &str = "if command -v bash > /dev/null; then exec bash -l; else exe
 /// `caisson shell`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The sandbox goes away with the shell, also when the terminal is closed, unless --keep says otherwise. The exit code is the
-shell's, or 125 where there is none. Where no server answers and none was named, one inside this process makes the sandbox.
+The sandbox ends with the shell or the terminal, unless --keep is given. The exit code is that of the shell, or 125 if the
+shell could not be run. If no server is named and none answers, the sandbox runs in this process.
 
 Examples:
   caisson shell
@@ -37,10 +37,10 @@ Examples:
 pub(crate) struct ShellArguments {
     #[command(flatten)]
     limits: LimitArguments,
-    /// Leaves the sandbox there afterwards, and says its id.
+    /// Keep the sandbox afterwards and print its id.
     #[arg(long, conflicts_with = "here")]
     keep: bool,
-    /// Makes the sandbox in this process, also where a server answers.
+    /// Create the sandbox in this process, even if a server answers.
     #[arg(long, conflicts_with = "url")]
     here: bool,
     #[command(flatten)]
@@ -55,7 +55,7 @@ pub(crate) async fn run(arguments: ShellArguments) -> Result<ExitCode> {
         return in_sandbox(&client, arguments).await;
     }
     if arguments.keep {
-        bail!("--keep needs a server to leave the sandbox with: {:#}", client.not_reached());
+        bail!("--keep needs a server: {:#}", client.not_reached());
     }
     let (server, client) = OneShot::start(Config::load(&HostArguments::default(), &[], false)?).await?;
     let ended = in_sandbox(&client, arguments).await;
@@ -84,16 +84,16 @@ async fn in_sandbox(client: &Client, arguments: ShellArguments) -> Result<ExitCo
         },
     };
     if arguments.keep {
-        say(&format!("the sandbox stays: `caisson attach {0}`, `caisson sandboxes rm {0}`", target.id));
+        say(&format!("sandbox kept: `caisson attach {0}`, `caisson sandboxes rm {0}`", target.id));
         return ended;
     }
     let removed = tokio::select! {
         removed = async { client.delete(&format!("/v1/sandboxes/{}", target.id)).await } => removed,
         // The user does not want to wait for a server that does not answer.
-        () = signals::termination_or_interrupt() => Err(anyhow!("this was broken off")),
+        () = signals::termination_or_interrupt() => Err(anyhow!("interrupted")),
     };
     if let Err(error) = removed {
-        say(&format!("the sandbox {} could not be removed and ends by itself: {error:#}", target.id));
+        say(&format!("cannot remove sandbox {}; it ends when its ttl runs out: {error:#}", target.id));
     }
     ended
 }

@@ -17,13 +17,13 @@ use crate::output::{duration_text, exit_code_of, print, print_json, time_text, v
 /// `caisson status`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Exit code: 0 the job is complete or on its way, 1 it failed, 3 it was cancelled, 2 it could not be asked for.
+Exit codes: 0 job complete, running or waiting, 1 job failed, 2 the command failed, 3 job cancelled.
 
 Examples:
   caisson status 1c2d4e6f
   caisson status 1c2d4e6f --json | jq -r .state")]
 pub(crate) struct StatusArguments {
-    /// The job.
+    /// Id or name of the job.
     id: String,
     #[command(flatten)]
     server: ServerArguments,

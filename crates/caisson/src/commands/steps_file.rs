@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Map, Value};
 
 /// The job in the file, as sent to the server, which validates it field by field.
@@ -20,7 +20,9 @@ pub(crate) fn read(path: &Path) -> Result<Map<String, Value>> {
 }
 
 fn parse(text: &str) -> Result<Map<String, Value>> {
-    match serde_json::from_str(text).context("not JSON")? {
+    let parsed: Value = serde_json::from_str(text)
+        .map_err(|error| anyhow!("this is not valid JSON: {}", job::json_syntax_error(&error)))?;
+    match parsed {
         steps @ Value::Array(_) => Ok(Map::from_iter([("steps".to_owned(), steps)])),
         Value::Object(job) => Ok(job),
         _ => bail!("expected a list of steps, or a job with `steps`"),
@@ -39,6 +41,7 @@ mod tests {
         assert_eq!(parsed(r#"[{"tool":"shell"}]"#), json!({"steps": [{"tool": "shell"}]}));
         assert_eq!(parsed(r#"{"task":"x"}"#), json!({"task": "x"}));
         assert!(parse("3").unwrap_err().to_string().contains("list of steps"));
-        assert!(parse("[").is_err());
+        let syntax = parse("[{\"tool\": \"shell\"").unwrap_err().to_string();
+        assert!(syntax.starts_with("this is not valid JSON: it ends inside an object at line 1"), "{syntax}");
     }
 }

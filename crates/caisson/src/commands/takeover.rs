@@ -14,8 +14,8 @@ use crate::output::{print, print_json, say};
 /// `caisson takeover`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The agent waits from its next call on. Only whoever shows the token that is printed may run, type, click and write in the
-sandbox; others may watch. The other commands show the token of CAISSON_TAKEOVER.
+The agent pauses before its next call. Only requests with the printed token may run commands, type, click and write in
+the sandbox; everyone else has read-only access. Commands send the token in CAISSON_TAKEOVER.
 
 Examples:
   caisson takeover 1c2d4e6f --by Ada
@@ -23,10 +23,10 @@ Examples:
   caisson attach 1c2d4e6f
   caisson handback 1c2d4e6f")]
 pub(crate) struct TakeoverArguments {
-    /// The job.
+    /// Id or name of the job.
     #[arg(value_name = "ID")]
     id: String,
-    /// A name for others to see.
+    /// Name to show to others.
     #[arg(long, value_name = "NAME")]
     by: Option<String>,
     #[command(flatten)]
@@ -49,7 +49,7 @@ pub(crate) async fn take(arguments: TakeoverArguments) -> Result<ExitCode> {
     } else {
         let token = answer["token"].as_str().context("the server sent no token")?;
         print(&format!("{token}\n"))?;
-        say("the agent will wait; export the token as CAISSON_TAKEOVER, and end with `caisson handback`");
+        say("the agent waits; export the token as CAISSON_TAKEOVER, and finish with `caisson handback`");
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -57,16 +57,16 @@ pub(crate) async fn take(arguments: TakeoverArguments) -> Result<ExitCode> {
 /// `caisson handback`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The agent is told which files have changed and which commands were run, and goes on.
+The agent receives a list of changed files and executed commands, then continues.
 
 Examples:
   caisson handback 1c2d4e6f
-  caisson handback 1c2d4e6f --force      # without the token: whoever took it over is gone")]
+  caisson handback 1c2d4e6f --force      # without the token")]
 pub(crate) struct HandbackArguments {
-    /// The job.
+    /// Id or name of the job.
     #[arg(value_name = "ID")]
     id: String,
-    /// Also where somebody else has it.
+    /// End the takeover of another user.
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -83,7 +83,7 @@ pub(crate) async fn hand_back(arguments: HandbackArguments) -> Result<ExitCode> 
     if arguments.output.json {
         print_json(&job)?;
     } else {
-        print(&format!("{id} goes on\n"))?;
+        print(&format!("{id} is resuming\n"))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -4,12 +4,34 @@ use std::io::{IsTerminal, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use anyhow::{Context, Result};
+use futures::StreamExt;
+use reqwest::Method;
+
+use crate::client::Client;
 use crate::output::say;
 use crate::output::size_text;
 use crate::output::terminal::{self, CLEAR_LINE, bar, strip_control_characters};
 
 /// The minimum time between two updates.
 const TICK: Duration = Duration::from_millis(200);
+
+/// Downloads a file from a path of the server.
+pub(super) async fn receive(client: &Client, path: &str, name: &str, into: &mut impl Write) -> Result<u64> {
+    let response = client.send(client.request(Method::GET, path)).await?;
+    let transfer = Transfer::receiving(response.content_length());
+    transfer.of(name);
+    let mut body = response.bytes_stream();
+    let mut count = 0;
+    while let Some(bytes) = body.next().await {
+        let bytes = bytes.context("reading the result")?;
+        into.write_all(&bytes).context("writing the result")?;
+        transfer.add(bytes.len());
+        count += bytes.len() as u64;
+    }
+    into.flush().context("writing the result")?;
+    Ok(count)
+}
 
 /// A file transfer. Clones share the progress line, which disappears with the last of them.
 #[derive(Clone)]

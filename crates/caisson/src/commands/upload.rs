@@ -15,6 +15,7 @@ use std::io::Read;
 
 use super::transfer::Transfer;
 use crate::client::Client;
+use crate::client::encoding::encode;
 use crate::client::ids::{Kind, Target};
 use crate::output::say;
 use crate::signals;
@@ -65,7 +66,7 @@ pub(crate) fn collect(paths: &[PathBuf]) -> Result<Vec<Upload>> {
     for upload in &uploads {
         if let Some(other) = paths_seen.insert(&upload.to, upload) {
             let (one, two) = (other.from.display(), upload.from.display());
-            bail!("{one} and {two} would both be `{}` in the workspace; rename one of them", upload.to);
+            bail!("{one} and {two} would both become `{}` in the workspace; rename one of them", upload.to);
         }
     }
     Ok(uploads)
@@ -77,7 +78,7 @@ pub(crate) fn add(from: &Path, to: &str, symlinks: SymlinkPolicy, uploads: &mut 
     let kind = fs::symlink_metadata(from).with_context(reading)?.file_type();
     let mut push = |kind| uploads.push(Upload { from: from.to_owned(), to: to.to_owned(), kind });
     if kind.is_symlink() && symlinks == SymlinkPolicy::Skip {
-        say(&format!("{} is a link and is left out", from.display()));
+        say(&format!("skipped {}: a symlink", from.display()));
     } else if kind.is_symlink() {
         let target = fs::read_link(from).with_context(reading)?;
         push(UploadKind::Link(workspace_name(target.as_os_str())?));
@@ -182,7 +183,7 @@ async fn send(client: &Client, target: &Target, upload: &Upload, transfer: &Tran
     let make = async |kind: &str, body: String| {
         let path = target.path(&format!("files/{}?kind={kind}", encode(&upload.to)));
         let request = client.request(Method::PUT, &path).body(body);
-        client.send(request).await.with_context(|| format!("making {}", upload.to)).map(drop)
+        client.send(request).await.with_context(|| format!("creating {}", upload.to)).map(drop)
     };
     match &upload.kind {
         UploadKind::File => send_file(client, target, upload, transfer).await,
@@ -219,20 +220,6 @@ fn chunks_of(mut file: File) -> impl Iterator<Item = std::io::Result<Vec<u8>>> {
     })
 }
 
-/// Percent-encodes a path for a URL.
-pub(crate) fn encode(path: &str) -> String {
-    let mut text = String::with_capacity(path.len());
-    for byte in path.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
-                text.push(char::from(byte))
-            }
-            _ => text += &format!("%{byte:02X}"),
-        }
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -257,13 +244,12 @@ mod tests {
         assert_eq!(names(source.join("b.txt")), ["b.txt"]);
         assert_eq!(names(source.join("deep/..").join("..").join("src").join("deep")), ["deep/a.txt"]);
         let twice = collect(&[source.join("b.txt"), source.join("deep/../b.txt")]).unwrap_err().to_string();
-        assert!(twice.ends_with("would both be `b.txt` in the workspace; rename one of them"), "{twice}");
+        assert!(twice.ends_with("would both become `b.txt` in the workspace; rename one of them"), "{twice}");
         assert!(collect(&[folder.path().join("missing")]).unwrap_err().to_string().contains("missing"));
     }
 
     #[test]
-    fn paths_are_percent_encoded() {
-        assert_eq!(encode("a b/c?d#e%.txt"), "a%20b/c%3Fd%23e%25.txt");
+    fn paths_are_joined_with_one_slash() {
         assert_eq!(join("", "a"), "a");
         assert_eq!(join("x/", "a"), "x/a");
     }

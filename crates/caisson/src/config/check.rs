@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use toml::Table;
 use toml::de::DeTable;
+use toml::{Table, Value};
 
 use super::checked::Config;
 use super::environment;
@@ -171,7 +171,7 @@ fn hints_of(settings: &[Setting]) -> Vec<String> {
     };
     let hint = |name: &String| {
         format!(
-            "secrets.{name}: has no `hosts`, so whoever may submit a job can have it sent to any host; name those that it is for"
+            "secrets.{name}: has no `hosts`, so every submitter can send it to any host; list the allowed hosts in `hosts`"
         )
     };
     names.iter().filter(|name| !is_bound(name)).map(hint).collect()
@@ -179,7 +179,14 @@ fn hints_of(settings: &[Setting]) -> Vec<String> {
 
 fn not_toml(error: &toml::de::Error, name: &str, text: &str) -> Problem {
     let line = line_of(text, error.span().unwrap_or_default().start);
-    Problem { location: format!("{name}:{line}"), text: error.message().to_owned(), about: None }
+    // What the parser would have accepted there is in the terms of its grammar.
+    let message = match error.message().split(", expected ").next().unwrap_or_default() {
+        "duplicate key" => "a setting is given twice",
+        "invalid float" => "a value is not a number, and text needs quotation marks",
+        message => message,
+    };
+    let text = format!("this is not valid TOML: {message}");
+    Problem { location: format!("{name}:{line}"), text, about: None }
 }
 
 /// All problems, each with its setting: unknown names first, then invalid values, then invalid combinations.
@@ -197,8 +204,8 @@ fn problems_of(
         if described.is_none() && !is_open(&setting.key) {
             let text = unknown_key(&setting.key, known);
             problems.push((setting.line, Problem { location, text, about: None }));
-        } else if let Err(error) = table_of([setting]).try_into::<RawConfig>() {
-            let text = format!("{}: {}", setting.key, without_rust_types(error.message()));
+        } else if let Err(error) = parse([setting]) {
+            let text = if names(&error, setting) { error } else { format!("{}: {error}", setting.key) };
             problems.push((setting.line, Problem { location, text, about: about(described) }));
         } else {
             good.push(setting.clone());
@@ -242,11 +249,13 @@ fn about(described: Option<&KnownSetting>) -> Option<String> {
 /// The error when these settings are combined.
 fn error_of(settings: &[FileSetting], overrides: Overrides<'_>) -> Option<String> {
     let Overrides { host, listen, insecure_listen } = overrides;
-    match table_of(settings).try_into::<RawConfig>() {
+    match parse(settings) {
         Ok(raw) => {
-            Config::from_raw(raw, host, listen, insecure_listen).err().map(|error| format!("{error:#}"))
+            let checked =
+                Config::from_raw(raw, host, listen, insecure_listen).and_then(|config| config.check_reach());
+            checked.err().map(|error| format!("{error:#}"))
         }
-        Err(error) => Some(without_rust_types(error.message())),
+        Err(error) => Some(error),
     }
 }
 
@@ -258,7 +267,8 @@ fn key_of(error: &str) -> &str {
 /// Whether an error message is about this setting, a part of it, or its section.
 fn names(error: &str, setting: &FileSetting) -> bool {
     let key = key_of(error);
-    let below = |one: &str, other: &str| one.strip_prefix(other).is_some_and(|rest| rest.starts_with('.'));
+    let below =
+        |one: &str, other: &str| one.strip_prefix(other).is_some_and(|rest| rest.starts_with(['.', '[']));
     key == setting.key || below(key, &setting.key) || below(&setting.key, key)
 }
 
@@ -281,14 +291,14 @@ fn offending_setting(error: &str, settings: &[FileSetting]) -> Option<usize> {
     exact.or_else(by_name).or_else(by_section).or_else(alone)
 }
 
-/// Replaces the names of Rust's number types, which users may not know.
-fn without_rust_types(message: &str) -> String {
-    let mut text = message.trim().replace('\n', ", ");
-    text = text.replace("expected u16", "expected a whole number from 0 to 65535");
-    for name in ["u32", "u64", "usize"] {
-        text = text.replace(&format!("expected {name}"), "expected a whole number that is not negative");
-    }
-    text.replace("expected f64", "expected a number").replace("expected a sequence", "expected a list")
+/// The settings as a configuration. The error begins with the setting, and calls objects tables, as TOML does.
+fn parse<'a>(settings: impl IntoIterator<Item = &'a FileSetting>) -> Result<RawConfig, String> {
+    job::read(Value::Table(table_of(settings))).map_err(|error| {
+        let problem =
+            error.problem.replace("unknown field", "unknown setting").replace("an object", "a table");
+        let problem = problem.replace('\n', ", ");
+        if error.field.is_empty() { problem } else { format!("{}: {problem}", error.field) }
+    })
 }
 
 fn effective(

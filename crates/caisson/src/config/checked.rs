@@ -5,18 +5,19 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail, ensure};
 use orchestrator::Settings;
-use sandbox::Isolation;
+use sandbox::{BackendKind, Isolation};
 use server::ServerSettings;
 
-use super::backend::{self, BackendChoice, DockerSettings};
 use super::default_paths::{self, DefaultPaths};
+use super::docker::{self, DockerSettings};
 use super::environment::variable;
-use super::expose::{self, RawExpose};
-use super::file::RawConfig;
+use super::expose::{self, Expose};
+use super::file::{self, RawConfig};
 use super::jobs::{desktop_settings, job_settings, pool_images, pool_size};
 use super::limits::HostTotals;
+use super::namespace::{self, NamespaceSettings};
 use super::sandbox::{RawIsolation, SandboxSettings};
-use super::{agent, egress, http, listen, mcp};
+use super::{agent, backend, egress, http, listen, mcp};
 use crate::arguments::HostArguments;
 use crate::logging::{self, LogFormat};
 use crate::telemetry::Telemetry;
@@ -24,6 +25,8 @@ use crate::telemetry::Telemetry;
 /// Checked settings.
 #[derive(Debug, Clone)]
 pub(crate) struct Config {
+    /// The configuration file, if there is one.
+    pub(crate) file: Option<PathBuf>,
     pub(crate) listen: Vec<SocketAddr>,
     pub(crate) insecure_listen: bool,
     pub(crate) data: PathBuf,
@@ -39,9 +42,10 @@ pub(crate) struct Config {
     pub(crate) sandbox: SandboxSettings,
     /// The second listener, for previews of what jobs serve.
     pub(crate) preview_listen: Vec<SocketAddr>,
-    /// Ports that forward to the newest running job.
-    pub(crate) expose: RawExpose,
-    pub(crate) backend: BackendChoice,
+    /// Ports that show the newest running job.
+    pub(crate) expose: Expose,
+    pub(crate) backend: BackendKind,
+    pub(crate) namespace: NamespaceSettings,
     pub(crate) docker: DockerSettings,
     pub(crate) model: model::Settings,
 }
@@ -58,13 +62,11 @@ impl Config {
         let insecure_listen = insecure_flag || raw.insecure_listen.unwrap_or(false);
         let preview_listen = raw.preview_listen.unwrap_or_default();
         if let Some(address) = preview_listen.iter().find(|address| !address.ip().is_loopback()) {
-            bail!("preview_listen: {address} can be reached by others; only loopback addresses are allowed");
+            bail!("preview_listen: {address} is not a loopback address; use one such as 127.0.0.1:8001");
         }
         let default_paths = DefaultPaths::of(rustix::process::geteuid().as_raw(), variable)?;
         let data =
             default_paths::pick(arguments.data.as_deref(), "CAISSON_DATA", raw.data, &default_paths.data)?;
-        let requires_login = raw.oidc.issuer.is_some();
-        listen::check(&listen, insecure_listen || requires_login, &data)?;
         let run_default = default_paths.run_dir_of(&data);
         let run_dir =
             default_paths::pick(arguments.run_dir.as_deref(), "CAISSON_RUN_DIR", raw.run_dir, &run_default)?;
@@ -73,7 +75,8 @@ impl Config {
         http.allowed_hosts = raw.allowed_hosts.unwrap_or_default();
         // A server that others can reach has host names that it does not know. Keys or a reverse proxy keep strangers
         // out.
-        let is_reached = listen.iter().any(|address| !address.ip().is_loopback());
+        let expose = expose::check(raw.expose)?;
+        let is_reached = listen.iter().chain(&expose.addresses()).any(|address| !address.ip().is_loopback());
         if (insecure_listen || is_reached) && http.allowed_hosts.is_empty() {
             http.allowed_hosts = vec!["*".into()];
         }
@@ -95,7 +98,7 @@ impl Config {
         agent::apply(&mut jobs, raw.agent)?;
         jobs.context = raw.context.settings()?;
         jobs.defaults.mcp = mcp::servers(raw.mcp)?;
-        let model = raw.model.settings()?;
+        let model = raw.model.settings(file::path(arguments.config.as_deref()).as_deref())?;
         jobs.model = model.clone();
         jobs.defaults.isolation = match raw.sandbox.isolation {
             Some(RawIsolation::Landlock) => Isolation::Landlock,
@@ -107,13 +110,15 @@ impl Config {
             jobs.disk_reserve_bytes = mib << 20;
         }
         let backend = backend::choose(arguments.backend.as_deref(), raw.backend.kind)?;
-        let docker = backend::docker_settings(raw.docker)?;
-        let is_elsewhere = backend == BackendChoice::Docker && !docker.is_on_this_host();
+        let docker = docker::settings(raw.docker)?;
+        let is_elsewhere = backend == BackendKind::Docker && !docker.is_on_this_host();
         let host = if is_elsewhere { HostTotals::default() } else { HostTotals::measure(&data) };
         jobs.ceilings = raw.limits.ceilings(jobs.defaults.limits, host)?;
         // The same defaults as for a job without limits, so that pooled sandboxes fit such jobs.
         jobs.defaults.limits = jobs.ceilings.of(None, None).bound(jobs.defaults.limits)?;
+        let file = file::path(arguments.config.as_deref());
         Ok(Self {
+            file: file.map(|path| std::path::absolute(&path).unwrap_or(path)),
             listen,
             insecure_listen,
             data,
@@ -125,12 +130,22 @@ impl Config {
             telemetry: Telemetry::check(raw.telemetry.otlp_endpoint, raw.telemetry.service_name)?,
             jobs,
             http,
-            sandbox: super::sandbox::settings(raw.sandbox)?,
+            sandbox: SandboxSettings { ready_disks: raw.sandbox.ready_disks },
             preview_listen,
-            expose: expose::check(raw.expose)?,
+            expose,
             backend,
+            namespace: namespace::settings(raw.namespace)?,
             docker,
             model,
         })
+    }
+
+    /// Refuses to listen where other hosts can reach a server that asks nobody for a key.
+    pub(crate) fn check_reach(&self) -> Result<()> {
+        if self.insecure_listen || self.http.oidc.is_some() {
+            return Ok(());
+        }
+        listen::check_reach("listen", &self.listen, &self.data)?;
+        listen::check_reach("expose.listen", &self.expose.addresses(), &self.data)
     }
 }

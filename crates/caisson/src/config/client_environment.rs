@@ -31,7 +31,7 @@ pub(crate) fn key(file: Option<&Path>) -> Result<Option<String>> {
     let text =
         std::fs::read_to_string(file).with_context(|| format!("reading the key in {}", file.display()))?;
     let key = text.trim();
-    ensure!(!key.is_empty(), "{} is empty: it must hold a key", file.display());
+    ensure!(!key.is_empty(), "{} is empty; it must contain an API key", file.display());
     Ok(Some(key.to_owned()))
 }
 
@@ -48,4 +48,10 @@ pub(crate) fn no_colour() -> bool {
 /// The terminal type, for programs in a sandbox.
 pub(crate) fn terminal_kind() -> String {
     variable("TERM").unwrap_or_else(|| "xterm".into())
+}
+
+/// Whether this user has a screen, or has chosen a browser (see xdg-open), so that a page can be opened.
+pub(crate) fn has_display() -> bool {
+    cfg!(target_os = "macos")
+        || ["DISPLAY", "WAYLAND_DISPLAY", "BROWSER"].into_iter().any(|name| variable(name).is_some())
 }

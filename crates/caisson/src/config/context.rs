@@ -23,7 +23,7 @@ impl RawContext {
     pub(crate) fn settings(self) -> Result<ContextSettings> {
         ensure!(
             self.embeddings.is_some() || self.embeddings_key_file.is_none(),
-            "context.embeddings_key_file: context.embeddings names no model"
+            "context.embeddings_key_file: has no effect without context.embeddings"
         );
         let embeddings = self.embeddings.map(|name| named(name, self.embeddings_key_file)).transpose()?;
         Ok(ContextSettings { summaries: self.summaries.unwrap_or_default(), embeddings })
@@ -70,7 +70,7 @@ mod tests {
             ("summaries = \"none\"", "unknown variant `none`"),
             ("embeddings = \"anthropic/x\"", "context.embeddings"),
             ("embeddings = \"http://127.0.0.1:1/v1\"", "names no model"),
-            ("embeddings_key_file = \"/x\"", "context.embeddings names no model"),
+            ("embeddings_key_file = \"/x\"", "has no effect without context.embeddings"),
             ("vectors = true", "unknown field `vectors`"),
         ] {
             let error = format!("{:#}", read(text).unwrap_err());

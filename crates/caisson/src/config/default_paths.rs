@@ -26,7 +26,7 @@ impl DefaultPaths {
         }
         let folder = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let data = folder("XDG_DATA_HOME").or_else(|| Some(folder("HOME")?.join(".local/share")));
-        let data = data.context("HOME is not set; say where the data shall be with --data")?;
+        let data = data.context("HOME is not set; choose a data folder with --data")?;
         let run = folder("XDG_RUNTIME_DIR")
             .map_or_else(|| PathBuf::from(format!("/tmp/caisson-{uid}")), |folder| folder.join("caisson"));
         Ok(Self { data: data.join("caisson"), run })

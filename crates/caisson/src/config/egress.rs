@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use egress::Rule;
-use orchestrator::{SecretSource, ServerSecret, Settings, is_secret_name};
+use job::is_secret_name;
+use orchestrator::{SecretSource, ServerSecret, Settings};
 use serde::Deserialize;
 
 use super::environment::variable;
@@ -55,7 +56,7 @@ pub(crate) fn apply(
         ("bytes_per_second", egress.bytes_per_second),
     ];
     if let Some((name, _)) = limits.iter().find(|(_, value)| *value == Some(0)) {
-        bail!("egress.{name}: must be at least 1; leave it out for no limit");
+        bail!("egress.{name}: must be at least 1; omit it for no limit");
     }
     settings.defaults.allowance = egress::Allowance {
         bytes: egress.bytes,
@@ -80,7 +81,7 @@ fn secret(name: &str, mut raw: RawSecret) -> Result<ServerSecret> {
     if let Some(hosts) = &hosts {
         ensure!(
             !hosts.is_empty(),
-            "secrets.{name}.hosts: is empty; name the hosts to which jobs may have it sent, or leave it out for any"
+            "secrets.{name}.hosts: is empty; list the hosts that may receive the secret, or omit `hosts` to allow any"
         );
         if let Some(rule) = hosts.iter().find(|rule| !rule.names_a_host()) {
             bail!("secrets.{name}.hosts: \"{rule}\" is not a host name or *.name");
@@ -92,8 +93,8 @@ fn secret(name: &str, mut raw: RawSecret) -> Result<ServerSecret> {
 fn source(name: &str, raw: RawSecret) -> Result<SecretSource> {
     ensure!(
         is_secret_name(name),
-        "secrets.{name}: is no name for a variable of a secret: use A-Z, 0-9 and _, a letter first, and none that \
-         leads programs, such as PATH or HTTP_PROXY"
+        "secrets.{name}: is not a valid name; use A-Z, 0-9 and _, start with a letter, and avoid variables that \
+         control programs, such as PATH or HTTP_PROXY"
     );
     match (raw.file, raw.environment, raw.command) {
         (Some(file), None, None) => {
@@ -109,11 +110,11 @@ fn source(name: &str, raw: RawSecret) -> Result<SecretSource> {
         (None, None, Some(command)) => {
             ensure!(
                 command.first().is_some_and(|word| !word.is_empty()),
-                "secrets.{name}.command: is empty; give a program and its arguments"
+                "secrets.{name}.command: is empty; set a program and its arguments"
             );
             Ok(SecretSource::Command(command))
         }
-        _ => bail!("secrets.{name}: give one of file, environment and command"),
+        _ => bail!("secrets.{name}: set exactly one of file, environment and command"),
     }
 }
 
@@ -151,9 +152,9 @@ mod tests {
     #[test]
     fn wrong_settings_are_refused_by_name() {
         for (text, words) in [
-            ("[secrets.token]\nfile = \"/etc/hostname\"", "secrets.token: is no name"),
-            ("[secrets.T]", "secrets.T: give one of"),
-            ("[secrets.T]\nfile = \"/a\"\ncommand = [\"b\"]", "secrets.T: give one of"),
+            ("[secrets.token]\nfile = \"/etc/hostname\"", "secrets.token: is not a valid name"),
+            ("[secrets.T]", "secrets.T: set exactly one of"),
+            ("[secrets.T]\nfile = \"/a\"\ncommand = [\"b\"]", "secrets.T: set exactly one of"),
             ("[secrets.T]\nfile = \"/does/not/exist\"", "secrets.T.file: reading /does/not/exist"),
             ("[secrets.T]\nenvironment = \"NO_SUCH_VARIABLE_HERE\"", "secrets.T.environment"),
             ("[secrets.T]\ncommand = []", "secrets.T.command"),

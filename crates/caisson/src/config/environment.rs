@@ -1,6 +1,6 @@
 //! Reads environment variables, and detects those that look like settings but are not, which is most likely a typo.
 
-use super::example::edit_distance;
+use job::edit_distance;
 
 /// The prefix of all variables of this product.
 const PREFIX: &str = "CAISSON_";
@@ -48,10 +48,10 @@ fn unknown(names: impl Iterator<Item = String>, configuration: &str) -> Vec<Stri
     let warning = |name: &String| {
         let near = KNOWN_VARIABLES.iter().map(|read| (edit_distance(read, name), *read)).min();
         let meant = near.filter(|(edit_distance, _)| *edit_distance <= 2).map_or_else(
-            || format!("there are {}", KNOWN_VARIABLES.join(", ")),
+            || format!("known variables: {}", KNOWN_VARIABLES.join(", ")),
             |(_, near)| format!("did you mean {near}?"),
         );
-        format!("{name}: no setting is read from this variable of the environment; {meant}")
+        format!("{name}: unknown environment variable; {meant}")
     };
     names.iter().map(warning).collect()
 }
@@ -72,7 +72,7 @@ mod tests {
             alone.starts_with("CAISSON_LISTN: ") && alone.ends_with("did you mean CAISSON_LISTEN?"),
             "{alone}"
         );
-        assert!(warnings(&["CAISSON_COLOUR"], "")[0].contains("there are CAISSON_BACKEND"));
+        assert!(warnings(&["CAISSON_COLOUR"], "")[0].contains("known variables: CAISSON_BACKEND"));
         assert!(warnings(&["CAISSON_GITHUB"], "[secrets]\nA = { variable = \"CAISSON_GITHUB\" }").is_empty());
     }
 }

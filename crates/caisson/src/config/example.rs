@@ -1,5 +1,7 @@
 //! The known settings, read from `caisson.example.toml`, which lists each with its meaning and default.
 
+use job::edit_distance;
+
 /// The shipped example.
 pub(crate) const EXAMPLE: &str = include_str!("../../../../caisson.example.toml");
 /// Sections whose keys are chosen by the user.
@@ -61,7 +63,7 @@ pub(crate) fn unknown_key(key: &str, known: &[KnownSetting]) -> String {
     // Short words are similar to everything, so they allow fewer differences.
     let most = (name.len() / 3).clamp(1, 3);
     if let Some((_, near)) = near.filter(|(edit_distance, _)| *edit_distance <= most) {
-        return format!("{key}: there is no such setting; did you mean {near}?");
+        return format!("{key}: unknown setting; did you mean {near}?");
     }
     let elsewhere: Vec<String> = known
         .iter()
@@ -79,35 +81,19 @@ pub(crate) fn unknown_key(key: &str, known: &[KnownSetting]) -> String {
         let here =
             if section.is_empty() { "outside of a section".into() } else { format!("below [{section}]") };
         let elsewhere = elsewhere.join(" or ");
-        return format!("{key}: there is no such setting {here}; `{name}` belongs {elsewhere}");
+        return format!("{key}: unknown setting {here}; `{name}` belongs {elsewhere}");
     }
     let names: Vec<&str> =
         known.iter().map(|known| known.key.as_str()).filter(|key| split(key).0 == section).collect();
     if names.is_empty() {
-        return format!("{key}: there is no section [{section}]; caisson.example.toml has every setting");
+        return format!("{key}: unknown section [{section}]; caisson.example.toml lists every setting");
     }
-    format!("{key}: there is no such setting; there are {}", names.join(", "))
+    format!("{key}: unknown setting; expected one of {}", names.join(", "))
 }
 
 /// The section of a setting, empty at the top level, and its name in it.
 fn split(key: &str) -> (&str, &str) {
     key.rsplit_once('.').unwrap_or(("", key))
-}
-
-/// The edit distance of two words.
-pub(crate) fn edit_distance(one: &str, other: &str) -> usize {
-    let other: Vec<char> = other.chars().collect();
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (index, letter) in one.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = index + 1;
-        for column in 0..other.len() {
-            let changed = diagonal + usize::from(letter != other[column]);
-            diagonal = row[column + 1];
-            row[column + 1] = changed.min(diagonal + 1).min(row[column] + 1);
-        }
-    }
-    row[other.len()]
 }
 
 #[cfg(test)]
@@ -120,7 +106,7 @@ mod tests {
         let message = |key| unknown_key(key, &known);
         assert_eq!(
             message("size"),
-            "size: there is no such setting outside of a section; `size` belongs below [pool]"
+            "size: unknown setting outside of a section; `size` belongs below [pool]"
         );
         assert!(
             message("jobs.memory_mib")

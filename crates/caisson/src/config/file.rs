@@ -8,8 +8,9 @@ use serde::Deserialize;
 
 use super::addresses;
 use super::agent::RawAgent;
-use super::backend::{RawBackend, RawDocker};
+use super::backend::RawBackend;
 use super::context::RawContext;
+use super::docker::RawDocker;
 use super::egress::{RawEgress, RawSecret};
 use super::environment::variable;
 use super::expose::RawExpose;
@@ -18,6 +19,7 @@ use super::jobs::{RawDesktop, RawJobs, RawPool, RawRetention};
 use super::limits::RawLimits;
 use super::mcp::RawServers;
 use super::model::RawModel;
+use super::namespace::RawNamespace;
 use super::oidc::RawOidc;
 use super::sandbox::RawSandbox;
 use super::tls::RawTls;
@@ -58,6 +60,7 @@ pub(crate) struct RawConfig {
     pub(crate) preview_listen: Option<Vec<SocketAddr>>,
     pub(crate) expose: RawExpose,
     pub(crate) backend: RawBackend,
+    pub(crate) namespace: RawNamespace,
     pub(crate) docker: RawDocker,
     pub(crate) mcp: RawServers,
     pub(crate) tls: RawTls,

@@ -59,7 +59,7 @@ pub(crate) fn job_domain(domain: &str, public_url: Option<&str>, http: &ServerSe
         bail!("job_domain: `{domain}` is not a name such as jobs.example.org");
     }
     if domain == "localhost" {
-        bail!("job_domain: names below localhost are the jobs' already; leave it out");
+        bail!("job_domain: previews below localhost need no setting; omit it");
     }
     let public = public_url.and_then(|url| url.split_once("://")).map(|(_, rest)| rest);
     let public = public.and_then(|rest| rest.split(['/', ':']).next()).map(str::to_ascii_lowercase);
@@ -67,8 +67,8 @@ pub(crate) fn job_domain(domain: &str, public_url: Option<&str>, http: &ServerSe
     for host in public.into_iter().chain(own) {
         if host == domain || host.ends_with(&format!(".{domain}")) {
             bail!(
-                "job_domain: `{host}` is this server itself; what jobs serve must have a name that the API does not have, \
-                 such as jobs.example.org"
+                "job_domain: `{host}` is the name of this server; job previews need a different domain, such as \
+                 jobs.example.org"
             );
         }
     }

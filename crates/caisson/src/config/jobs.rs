@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use orchestrator::{DesktopSettings, NewDesktop, OnShutdown, Settings};
+use job::{DesktopSettings, NewDesktop};
+use orchestrator::{OnShutdown, Settings};
 use serde::Deserialize;
 
 use super::egress::RawEgress;
@@ -119,10 +120,10 @@ pub(crate) fn desktop_settings(raw: &RawDesktop) -> Result<DesktopSettings> {
 /// The images to keep pooled sandboxes for.
 pub(crate) fn pool_images(raw: RawPool) -> Result<Vec<String>> {
     let images = raw.images.unwrap_or_default();
-    ensure!(images.len() <= 100, "pool.images: {} are more than 100", images.len());
+    ensure!(images.len() <= 100, "pool.images: {} images are more than the maximum of 100", images.len());
     for (index, name) in images.iter().enumerate() {
-        ensure!(!name.is_empty(), "pool.images: an empty name is no image");
-        ensure!(!images[..index].contains(name), "pool.images: `{name}` is there twice");
+        ensure!(!name.is_empty(), "pool.images: contains an empty name");
+        ensure!(!images[..index].contains(name), "pool.images: `{name}` is listed twice");
     }
     Ok(images)
 }
@@ -138,7 +139,7 @@ fn shutdown_settings(jobs: &RawJobs) -> Result<OnShutdown> {
     let patience_s = jobs.shutdown_grace_s.unwrap_or(DEFAULT_SHUTDOWN_PATIENCE_S);
     ensure!(
         patience_s > 0,
-        "jobs.shutdown_grace_s: must be at least 1; to wait for nothing, say on_shutdown = \"leave\""
+        "jobs.shutdown_grace_s: must be at least 1; to stop without waiting, set on_shutdown = \"leave\""
     );
     Ok(match jobs.on_shutdown {
         None | Some(RawOnShutdown::Leave) => OnShutdown::Leave,

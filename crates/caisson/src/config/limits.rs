@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
-use orchestrator::{CeilingRules, Ceilings, Role, cpu_millis};
+use job::{CeilingRules, Ceilings, Role, cpu_millis};
 use sandbox::{Limit, LimitKind, Limits, allowed_range};
 use serde::Deserialize;
 

@@ -14,7 +14,7 @@ pub(crate) fn pick(flags: &[SocketAddr], file: Option<Vec<SocketAddr>>) -> Resul
     let twice = |address: &&SocketAddr| picked.iter().filter(|other| other == address).count() > 1;
     // Port 0 is assigned dynamically, so it may be used twice.
     if let Some(address) = picked.iter().filter(|address| address.port() != 0).find(twice) {
-        bail!("listen: {address} is named more than once");
+        bail!("listen: {address} is listed more than once");
     }
     Ok(picked)
 }
@@ -29,26 +29,26 @@ fn named(flags: &[SocketAddr], file: Option<Vec<SocketAddr>>) -> Result<Vec<Sock
             .map(|part| {
                 let part = part.trim();
                 part.parse().with_context(|| {
-                    format!("CAISSON_LISTEN: `{part}` is not an address such as 127.0.0.1:8000")
+                    format!("CAISSON_LISTEN: `{part}` is not an IP address and port such as 127.0.0.1:8000")
                 })
             })
             .collect();
     }
     match file {
-        Some(list) if list.is_empty() => bail!("listen: is empty; give at least one address"),
+        Some(list) if list.is_empty() => bail!("listen: is empty; set at least one address"),
         Some(list) => Ok(list),
         None => Ok(vec![SocketAddr::from(([127, 0, 0, 1], 8000))]),
     }
 }
 
-/// Without keys, anybody who reaches the server controls it, so it must not be reachable from outside by accident.
-pub(crate) fn check(listen: &[SocketAddr], insecure: bool, data: &Path) -> Result<()> {
-    match listen.iter().find(|address| !address.ip().is_loopback()) {
-        Some(address) if !insecure && !StoredKeys::are_in(data) => bail!(
-            "listen: {address} can be reached by others, and this server asks nobody to log in: whoever reaches it \
-             can run anything. Make a key first (`caisson keys add NAME --role admin --data {}`), use a loopback \
-             address such as 127.0.0.1, or say --insecure-listen (insecure_listen = true) if something in front of it \
-             lets only the right people through",
+/// Without keys, everyone who can reach the server controls it, so it must not be reachable from outside by accident.
+/// Checks the addresses of one setting.
+pub(crate) fn check_reach(setting: &str, addresses: &[SocketAddr], data: &Path) -> Result<()> {
+    match addresses.iter().find(|address| !address.ip().is_loopback()) {
+        Some(address) if !StoredKeys::are_in(data) => bail!(
+            "{setting}: {address} is a public address, and this server has no API keys: anyone who can reach it can run \
+             anything. Create a key first (`caisson keys add NAME --role admin --data {}`), use a loopback address \
+             such as 127.0.0.1, or set --insecure-listen (insecure_listen = true) if something else restricts access",
             data.display()
         ),
         _ => Ok(()),

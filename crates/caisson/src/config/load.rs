@@ -11,15 +11,32 @@ use super::file::{self, RawConfig};
 use crate::arguments::HostArguments;
 
 impl Config {
-    /// Loads and checks the configuration. The error lists all problems, each with its line.
+    /// Loads and checks the configuration of a command that does not listen. The error lists all problems, each with
+    /// its line.
     pub(crate) fn load(
         arguments: &HostArguments,
         listen_flags: &[SocketAddr],
         insecure_flag: bool,
     ) -> Result<Self> {
-        let loaded = read_file(arguments.config.as_deref())
-            .and_then(|raw| Self::from_raw(raw, arguments, listen_flags, insecure_flag));
+        let loaded = Self::read(arguments, listen_flags, insecure_flag);
+        // Whether the server may listen on its addresses does not matter here.
+        loaded.map_err(|error| check::explain(&error, arguments, listen_flags, true))
+    }
+
+    /// Like [`Config::load`], for a server that listens: without API keys it must not be reachable by accident.
+    pub(crate) fn load_for_server(
+        arguments: &HostArguments,
+        listen_flags: &[SocketAddr],
+        insecure_flag: bool,
+    ) -> Result<Self> {
+        let loaded = Self::read(arguments, listen_flags, insecure_flag)
+            .and_then(|config| config.check_reach().map(|()| config));
         loaded.map_err(|error| check::explain(&error, arguments, listen_flags, insecure_flag))
+    }
+
+    fn read(arguments: &HostArguments, listen_flags: &[SocketAddr], insecure_flag: bool) -> Result<Self> {
+        let raw = read_file(arguments.config.as_deref())?;
+        Self::from_raw(raw, arguments, listen_flags, insecure_flag)
     }
 }
 
@@ -34,17 +51,27 @@ fn read_file(flag: Option<&Path>) -> Result<RawConfig> {
 mod tests {
     use super::*;
     use crate::config::example::EXAMPLE;
-    use crate::config::expose::RawExpose;
 
     fn arguments(file: &Path) -> HostArguments {
         HostArguments { config: Some(file.to_owned()), ..HostArguments::default() }
     }
 
     fn load(text: &str) -> Result<Config> {
+        load_with(text, Config::load)
+    }
+
+    fn load_for_server(text: &str) -> Result<Config> {
+        load_with(text, Config::load_for_server)
+    }
+
+    fn load_with(
+        text: &str,
+        load: impl Fn(&HostArguments, &[SocketAddr], bool) -> Result<Config>,
+    ) -> Result<Config> {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("caisson.toml");
         std::fs::write(&file, text).unwrap();
-        Config::load(&arguments(&file), &[], false)
+        load(&arguments(&file), &[], false)
     }
 
     fn is_setting(line: &str) -> bool {
@@ -53,7 +80,7 @@ mod tests {
 
     #[test]
     fn fixed_ports_are_off_by_default() {
-        assert_eq!(load("").unwrap().expose, RawExpose { novnc: None, jupyter: None, vnc: None });
+        assert!(load("").unwrap().expose.addresses().is_empty());
         assert_eq!(load("[expose]\nvnc = 5900\n").unwrap().expose.vnc, Some(5900));
     }
 
@@ -92,14 +119,14 @@ mod tests {
 
     #[test]
     fn sandbox_uids_stay_below_the_highest_id() {
-        let read = |text: &str| load(&format!("[sandbox]\n{text}"));
+        let read = |text: &str| load(&format!("[namespace]\n{text}"));
         read("first_uid = 1").unwrap();
         read("first_uid = 4026531838").unwrap();
         read("first_uid = 4294901758\nslots = 1").unwrap();
         for wrong in ["first_uid = 4294967295", "first_uid = 0", "first_uid = 4026531839"] {
             let error = format!("{:#}", read(wrong).unwrap_err());
             assert!(
-                error.contains("sandbox.first_uid") && error.contains("between 1 and 4026531838"),
+                error.contains("namespace.first_uid") && error.contains("between 1 and 4026531838"),
                 "{error}"
             );
         }
@@ -108,7 +135,10 @@ mod tests {
     #[test]
     fn duplicate_listen_addresses_are_refused() {
         let error = load(r#"listen = ["127.0.0.1:8105", "[::1]:8105", "127.0.0.1:8105"]"#).unwrap_err();
-        assert!(format!("{error:#}").contains("listen: 127.0.0.1:8105 is named more than once"), "{error:#}");
+        assert!(
+            format!("{error:#}").contains("listen: 127.0.0.1:8105 is listed more than once"),
+            "{error:#}"
+        );
         load(r#"listen = ["127.0.0.1:0", "127.0.0.1:0"]"#).unwrap();
     }
 
@@ -130,7 +160,7 @@ mod tests {
     #[test]
     fn an_unknown_key_is_refused_with_file_and_line() {
         let error = format!("{:#}", load("listen = [\"127.0.0.1:8000\"]\ncolour = 1\n").unwrap_err());
-        assert!(error.contains("caisson.toml:2: colour: there is no such setting"), "{error}");
+        assert!(error.contains("caisson.toml:2: colour: unknown setting"), "{error}");
     }
 
     #[test]
@@ -145,9 +175,28 @@ mod tests {
 
     #[test]
     fn non_loopback_listen_requires_insecure_flag() {
-        let error = load("listen = [\"0.0.0.0:8000\"]").unwrap_err().to_string();
-        assert!(error.contains("insecure-listen"), "{error}");
-        assert!(load("listen = [\"0.0.0.0:8000\"]\ninsecure_listen = true").is_ok());
+        for (text, line) in [
+            ("listen = [\"0.0.0.0:8000\"]", "caisson.toml:1: listen: 0.0.0.0:8000 is"),
+            (
+                "[expose]\nlisten = [\"127.0.0.1\", \"::\"]\njupyter = 8888",
+                "caisson.toml:2: expose.listen: [::]:8888 is",
+            ),
+        ] {
+            let error = load_for_server(text).unwrap_err().to_string();
+            assert!(error.contains("insecure-listen") && error.contains(line), "{error}");
+            assert!(load_for_server(&format!("insecure_listen = true\n{text}")).is_ok(), "{text}");
+            assert!(load(text).is_ok(), "a command that does not listen is refused: {text}");
+        }
+        assert!(load_for_server("[expose]\nlisten = \"0.0.0.0\"").is_ok(), "no port is exposed");
+    }
+
+    #[test]
+    fn a_server_with_public_fixed_ports_accepts_their_host_names() {
+        let hosts = |text: &str| load(text).unwrap().http.allowed_hosts;
+        assert_eq!(hosts("[expose]\nnovnc = 6080"), [""; 0]);
+        assert_eq!(hosts("[expose]\nlisten = \"0.0.0.0\"\nnovnc = 6080"), ["*"]);
+        let named = "allowed_hosts = [\"caisson.test\"]\n[expose]\nlisten = \"0.0.0.0\"\nnovnc = 6080";
+        assert_eq!(hosts(named), ["caisson.test"]);
     }
 
     #[test]
@@ -159,7 +208,7 @@ mod tests {
             ("[http]\nmax_json_mib = 0", "http.max_json_mib"),
             ("[http]\nmax_connections_per_address = 0", "http.max_connections_per_address"),
             ("[http]\nmax_connections = 8\nreserved_connections = 8", "http.reserved_connections"),
-            ("[sandbox]\ncgroup_parent = \"a/b\"", "sandbox.cgroup_parent"),
+            ("[namespace]\ncgroup_parent = \"a/b\"", "namespace.cgroup_parent"),
             ("[docker]\nhost = \"/var/run/docker.sock\"", "docker.host"),
             ("[docker]\nimage = \"-v\"", "docker.image"),
             ("[docker]\nimages = { host = \"debian\" }", "docker.images"),

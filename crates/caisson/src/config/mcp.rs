@@ -88,8 +88,8 @@ fn expand_variables(value: &str) -> Result<String> {
     let mut text = String::new();
     let mut rest = value;
     while let Some((before, after)) = rest.split_once("${") {
-        let Some((name, after)) = after.split_once('}') else { bail!("`${{` has no `}}`") };
-        let Some(found) = variable(name) else { bail!("the environment has no variable {name}") };
+        let Some((name, after)) = after.split_once('}') else { bail!("`${{` has no closing `}}`") };
+        let Some(found) = variable(name) else { bail!("the environment variable {name} is not set") };
         text += before;
         text += &found;
         rest = after;
@@ -136,7 +136,7 @@ mod tests {
             ("[mcp.hub]\ncommand = [\"a\"]\nheaders = { A = \"b\" }", "mcp.hub.headers: belongs to"),
             (
                 "[mcp.hub]\nurl = \"https://x\"\nheaders = { A = \"${NOT_THERE_AT_ALL}\" }",
-                "mcp.hub.headers.A: the environment has no variable NOT_THERE_AT_ALL",
+                "mcp.hub.headers.A: the environment variable NOT_THERE_AT_ALL is not set",
             ),
             (
                 "[mcp.hub]\nurl = \"https://x\"\nheader_files = { A = \"/does/not/exist\" }",

@@ -2,16 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use model::{PROVIDERS, Price, Secret, Settings, ToolMode};
+use model::{ModelOverrides, NamedBy, PROVIDERS, Price, Secret, Settings, ToolMode};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, de};
 
 use super::environment::variable;
+
+/// The variable that names the model.
+const MODEL_VARIABLE: &str = "CAISSON_MODEL";
 
 /// `model = "provider/model"`, or a section.
 #[derive(Debug, Default)]
@@ -28,6 +31,7 @@ struct RawModelSection {
     context_tokens: Option<u32>,
     output_tokens: Option<u32>,
     prices: Option<BTreeMap<String, Price>>,
+    overrides: Option<BTreeMap<String, ModelOverrides>>,
     connect_timeout_s: Option<u64>,
     silence_timeout_s: Option<u64>,
     retries: Option<u32>,
@@ -61,20 +65,28 @@ impl<'de> Deserialize<'de> for RawModel {
 }
 
 impl RawModel {
-    /// Checks the section, overridden by the environment. Sends no requests.
-    pub(crate) fn settings(self) -> Result<Settings> {
+    /// Checks the section of this file, overridden by the environment. Sends no requests.
+    pub(crate) fn settings(self, file: Option<&Path>) -> Result<Settings> {
         let raw = self.0;
+        let from_environment = variable(MODEL_VARIABLE);
+        let is_from_environment = from_environment.is_some();
         let mut settings = Settings {
-            name: variable("CAISSON_MODEL").or(raw.name),
+            name: from_environment.or(raw.name),
             fallback: raw.fallback.unwrap_or_default(),
             base_url: raw.base_url,
             tools: raw.tools.unwrap_or_default(),
             context_tokens: raw.context_tokens,
             output_tokens: raw.output_tokens,
             prices: raw.prices.unwrap_or_default(),
+            overrides: raw.overrides.unwrap_or_default(),
             local: raw.local.unwrap_or(true),
             allowed_model_urls: raw.allowed_model_urls.unwrap_or_default(),
             ..Settings::default()
+        };
+        settings.named_by = match file {
+            _ if is_from_environment => Some(NamedBy::Variable(MODEL_VARIABLE)),
+            Some(file) if settings.names_a_model() => Some(NamedBy::File(file.to_owned())),
+            _ => None,
         };
         if let Some(ports) = raw.local_ports {
             ensure!(
@@ -128,7 +140,7 @@ mod tests {
     }
 
     fn read(text: &str) -> Result<Settings> {
-        toml::from_str::<File>(text)?.model.settings()
+        toml::from_str::<File>(text)?.model.settings(Some(Path::new("/etc/caisson.toml")))
     }
 
     #[test]
@@ -142,6 +154,19 @@ mod tests {
     }
 
     #[test]
+    fn settings_say_whether_the_file_names_the_model() {
+        let by_file = Some(NamedBy::File("/etc/caisson.toml".into()));
+        for text in [
+            "model = \"ollama/qwen3\"",
+            "[model]\nbase_url = \"http://127.0.0.1:9/v1\"",
+            "[model]\nfallback = [\"ollama/qwen3\"]",
+        ] {
+            assert_eq!(read(text).unwrap().named_by, by_file, "{text}");
+        }
+        assert_eq!(read("[model]\nlocal = false").unwrap().named_by, None);
+    }
+
+    #[test]
     fn wrong_settings_are_refused_by_name() {
         for (text, words) in [
             ("model = \"gpt-5\"", "model.name: `gpt-5` is neither provider/model"),
@@ -149,6 +174,12 @@ mod tests {
             ("[model]\nbase_url = \"ftp://x\"", "model.base_url"),
             ("[model]\nkey_file = \"/does/not/exist\"", "model.key_file: reading /does/not/exist"),
             ("[model]\nprices = { \"a/b\" = { input = -1, output = 2 } }", "model.prices"),
+            ("[model.overrides.\"a/b\"]\neffort = \"huge\"", "unknown variant `huge`"),
+            ("[model.overrides.\"a/b\"]\nsees = true", "unknown field `sees`"),
+            (
+                "[model.overrides.\"a/b\"]\ncontext_tokens = 10",
+                "model.overrides.a/b.context_tokens: must be at least 256",
+            ),
             ("[model]\nsilence_timeout_s = 0", "model.silence_timeout_s"),
             ("[model]\ntools = \"magic\"", "unknown variant `magic`"),
             ("[model]\nkey = \"sk-secret\"", "unknown field `key`"),

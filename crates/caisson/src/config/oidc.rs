@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail, ensure};
-use orchestrator::{KeyLimits, Role, check_limits};
+use job::{KeyLimits, Role};
+use orchestrator::check_limits;
 use serde::Deserialize;
 use server::{ClientSecret, OidcSettings};
 
@@ -27,15 +28,16 @@ impl RawOidc {
     /// Checks the section; `None` if no provider is configured.
     pub(crate) fn settings(self) -> Result<Option<OidcSettings>> {
         let Some(issuer) = self.issuer else {
-            ensure!(self.client_id.is_none(), "oidc.issuer: is missing; it is the address of the provider");
+            ensure!(self.client_id.is_none(), "oidc.issuer: is missing; set it to the URL of the provider");
             return Ok(None);
         };
         let is_local = ["http://localhost", "http://127.0.0.1"].iter().any(|start| issuer.starts_with(start));
         if !issuer.starts_with("https://") && !is_local {
-            bail!("oidc.issuer: `{issuer}` is not an address such as https://id.example.org");
+            bail!("oidc.issuer: `{issuer}` is not a URL such as https://id.example.org");
         }
-        let client_id =
-            self.client_id.context("oidc.client_id: is missing; the provider knows this server by it")?;
+        let client_id = self
+            .client_id
+            .context("oidc.client_id: is missing; set it to the client id from the provider")?;
         let client_secret = match &self.client_secret_file {
             Some(file) => {
                 let text = std::fs::read_to_string(file)
@@ -54,7 +56,7 @@ impl RawOidc {
         let default_role = self.default_role.as_deref().map(|name| role("default_role", name)).transpose()?;
         ensure!(
             default_role.is_some() || !roles.is_empty(),
-            "oidc.roles: is empty and there is no oidc.default_role, so nobody could log in"
+            "oidc.roles: is empty and oidc.default_role is not set, so no user could log in"
         );
         let mut limits = BTreeMap::new();
         for (name, of_role) in self.limits {

@@ -21,10 +21,10 @@ impl RawTls {
             (None, None) => Ok(None),
             (Some(chain), Some(key)) => Ok(Some(Certificate::load(chain, key).context("tls")?)),
             (Some(_), None) => {
-                bail!("tls.key: is missing; it names the file with the key of tls.certificate")
+                bail!("tls.key: is missing; set it to the file with the private key of tls.certificate")
             }
             (None, Some(_)) => {
-                bail!("tls.certificate: is missing; it names the file that tls.key belongs to")
+                bail!("tls.certificate: is missing; set it to the file with the certificate chain of tls.key")
             }
         }
     }

@@ -4,12 +4,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use sandbox::Backend;
 use sandbox::namespace::{FileAuditing, NamespaceBackend, NamespaceConfig};
+use sandbox::{Backend, BackendKind};
 
 use super::programs::{self, Programs};
 use crate::config::Config;
-use crate::config::backend::BackendChoice;
 
 /// What a backend is created for.
 #[derive(Clone, Copy)]
@@ -40,8 +39,8 @@ pub(crate) fn make_for_inspection(
 
 fn of_kind(config: &Config, programs: Programs, purpose: Purpose<'_>) -> Result<Arc<dyn Backend>> {
     match config.backend {
-        BackendChoice::Namespace => namespace(config, programs, purpose),
-        BackendChoice::Docker => docker(config, programs, purpose),
+        BackendKind::Namespace => namespace(config, programs, purpose),
+        BackendKind::Docker => docker(config, programs, purpose),
     }
 }
 
@@ -50,10 +49,10 @@ fn namespace(config: &Config, programs: Programs, purpose: Purpose<'_>) -> Resul
     let mut settings = NamespaceConfig::new(sandboxes, &config.run_dir, programs.launcher, programs.guest);
     settings.slots_dir = config.default_paths.slots_dir();
     settings.images_dir.clone_from(&config.images);
-    let chosen = &config.sandbox;
+    let chosen = &config.namespace;
     settings.first_uid = chosen.first_uid.unwrap_or(settings.first_uid);
     settings.slots = chosen.slots.unwrap_or(settings.slots);
-    settings.ready_disks = chosen.ready_disks.unwrap_or(settings.ready_disks);
+    settings.ready_disks = config.sandbox.ready_disks.unwrap_or(settings.ready_disks);
     settings.disk_reserve_unless_overcommitted =
         (!chosen.disk_overcommit).then_some(config.jobs.disk_reserve_bytes);
     if chosen.list_files == Some(false) {
@@ -73,7 +72,7 @@ fn namespace(config: &Config, programs: Programs, purpose: Purpose<'_>) -> Resul
 fn docker(config: &Config, programs: Programs, purpose: Purpose<'_>) -> Result<Arc<dyn Backend>> {
     use sandbox::docker::{DockerBackend, DockerConfig, LinkChoice, Pull};
 
-    use crate::config::backend::RawLink;
+    use crate::config::docker::RawLink;
 
     let mut settings = DockerConfig::new(&config.data, programs.guest);
     let chosen = config.docker.clone();

@@ -6,11 +6,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use sandbox::namespace::check_run_folder;
-use sandbox::{Check, CheckState, SandboxError};
+use sandbox::{BackendKind, Check, CheckState, SandboxError};
 use tempfile::TempDir;
 
 use crate::config::Config;
-use crate::config::backend::BackendChoice;
 
 /// Name prefix of temporary folders for tests.
 const SCRATCH_PREFIX: &str = ".caisson-doctor-";
@@ -29,7 +28,7 @@ impl Folders {
         let data = try_in(&config.data);
         let mut checks = vec![check("data folder", "--data", &config.data, data.as_ref().err())];
         // Containers have their sockets elsewhere.
-        if config.backend == BackendChoice::Namespace {
+        if config.backend == BackendKind::Namespace {
             checks.push(run_folder(&config.run_dir));
         }
         let scratch = data.ok().or_else(|| scratch_in(&std::env::temp_dir()).ok());
@@ -52,7 +51,7 @@ fn run_folder(folder: &Path) -> Check {
 /// Creates a temporary folder in `folder`, or in its closest existing parent.
 fn try_in(folder: &Path) -> io::Result<TempDir> {
     if folder.is_symlink() && !folder.exists() {
-        return Err(io::Error::new(io::ErrorKind::NotFound, "it is a link that leads nowhere"));
+        return Err(io::Error::new(io::ErrorKind::NotFound, "it is a dangling symlink"));
     }
     scratch_in(existing(folder))
 }
@@ -71,7 +70,7 @@ fn existing(folder: &Path) -> &Path {
 fn check(name: &str, flag: &str, folder: &Path, error: Option<&io::Error>) -> Check {
     let shown = folder.display();
     let Some(error) = error else {
-        let found = if folder.exists() { shown.to_string() } else { format!("{shown}, yet to be made") };
+        let found = if folder.exists() { shown.to_string() } else { format!("{shown}, will be created") };
         return Check { name: name.into(), state: CheckState::Good, found, remedy: None };
     };
     let remedy = remedy(flag, folder, error.kind());
@@ -88,12 +87,12 @@ fn remedy(flag: &str, folder: &Path, kind: io::ErrorKind) -> String {
         (io::ErrorKind::PermissionDenied, Some(owner)) if owner == user => format!("chmod u+rwx {shown}"),
         (io::ErrorKind::PermissionDenied, Some(owner)) => {
             format!(
-                "run caisson as its owner (sudo -u '#{owner}' caisson serve), or name another folder: {flag} FOLDER"
+                "run caisson as its owner (sudo -u '#{owner}' caisson serve), or choose another folder: {flag} FOLDER"
             )
         }
         (io::ErrorKind::PermissionDenied, None) => format!("sudo install -d -m 0700 -o '{user}' {shown}"),
-        (io::ErrorKind::StorageFull, _) => "free some disk".into(),
-        _ => format!("name another folder: {flag} FOLDER"),
+        (io::ErrorKind::StorageFull, _) => "free some disk space".into(),
+        _ => format!("choose another folder: {flag} FOLDER"),
     }
 }
 
@@ -110,7 +109,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let (there, missing) = (root.path().to_owned(), root.path().join("a/b"));
         assert_eq!((looked(&there).state, looked(&missing).state), (CheckState::Good, CheckState::Good));
-        assert!(looked(&missing).found.ends_with("yet to be made"), "{}", looked(&missing).found);
+        assert!(looked(&missing).found.ends_with("will be created"), "{}", looked(&missing).found);
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
     }
 

@@ -11,24 +11,19 @@ use crate::output::size_text;
 /// The state of an image whose recipe has changed since the build.
 pub(crate) const CHANGED: &str = "recipe has changed";
 
-/// The listing for the server's API.
+/// The images, the hash of the current recipe, and unfinished builds and imports.
 pub(crate) fn listing(config: &Config) -> Result<Value> {
-    Ok(documents(&ImageStore::new(&config.images).list()?, &Recipe::embedded().hash()))
-}
-
-/// The images as JSON, and the hash of the current recipe.
-pub(crate) fn documents(images: &[StoredImage], recipe: &str) -> Value {
-    let images: Vec<Value> = images.iter().map(|image| document(image, recipe)).collect();
-    json!({"recipe": recipe, "images": images})
+    let store = ImageStore::new(&config.images);
+    let recipe = Recipe::embedded().hash();
+    let images: Vec<Value> = store.list()?.iter().map(|image| document(image, &recipe)).collect();
+    Ok(json!({"recipe": recipe, "images": images, "unfinished": store.unfinished()}))
 }
 
 /// The state of the default image, for `doctor`.
 pub(super) fn check(config: &Config) -> Check {
     let image = ImageStore::new(&config.images).find(&ImageName::default_image());
     let (state, found) = match &image {
-        None => {
-            (CheckState::Weaker, "is not built; jobs use this machine's own programs (`host`)".to_owned())
-        }
+        None => (CheckState::Weaker, "not built; jobs use the programs of this machine (`host`)".to_owned()),
         Some(image) => {
             let state = state_of(image, &Recipe::embedded().hash());
             let size = image.record.as_ref().map(|record| format!(", {}", size_text(record.bytes)));
@@ -41,7 +36,7 @@ pub(super) fn check(config: &Config) -> Check {
 }
 
 /// Whether an image matches its current recipe. Imported images and images with another recipe are just present.
-pub(crate) fn state_of(image: &StoredImage, recipe: &str) -> &'static str {
+fn state_of(image: &StoredImage, recipe: &str) -> &'static str {
     let built_from = image.record.as_ref().and_then(|record| record.recipe.as_deref());
     match built_from {
         Some(hash) if hash == recipe => "up to date",

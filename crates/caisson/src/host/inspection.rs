@@ -13,7 +13,6 @@ use super::folders::Folders;
 use super::programs::InMemory;
 use super::{backend, images};
 use crate::config::Config;
-use crate::config::backend::BackendChoice;
 use crate::config::limits;
 
 /// What the host supports; or why it cannot run sandboxes, with all checks.
@@ -36,23 +35,15 @@ pub(crate) fn inspect(config: &Config, runtime: &Runtime) -> Inspection {
 
 /// A backend that changes nothing, and its programs.
 fn for_inspection(config: &Config, scratch: Option<&Path>) -> Result<(InMemory, Arc<dyn Backend>)> {
-    let scratch = scratch.context("there is no folder to try anything in")?;
+    let scratch = scratch.context("there is no folder for tests")?;
     let programs = InMemory::new().context("keeping the programs of sandboxes in memory")?;
     let backend = backend::make_for_inspection(config, programs.programs(), scratch)?;
     Ok((programs, backend))
 }
 
-/// The kind of the configured backend.
-pub(crate) fn kind_of(choice: BackendChoice) -> BackendKind {
-    match choice {
-        BackendChoice::Namespace => BackendKind::Namespace,
-        BackendChoice::Docker => BackendKind::Docker,
-    }
-}
-
 async fn run_checks(config: &Config, backend: &dyn Backend, mut checks: Vec<Check>) -> Inspection {
     // The Docker backend reports on its own images.
-    let image = (config.backend == BackendChoice::Namespace).then(|| images::check(config));
+    let image = (config.backend == BackendKind::Namespace).then(|| images::check(config));
     let preflight = backend.preflight().await;
     match &preflight {
         Ok(capabilities) => checks.extend(capabilities.checks.iter().cloned()),
@@ -77,8 +68,7 @@ fn ceilings(config: &Config) -> Check {
         None => Check {
             name,
             state: CheckState::Weaker,
-            found: "may ask for any amount of memory, CPUs or disk: what the engine's host has is not known"
-                .into(),
+            found: "unlimited: the memory, CPUs and disk of the engine's host are unknown".into(),
             remedy: Some("set memory_mib, cpus and disk_mib in [limits.max]".into()),
         },
     }
@@ -88,7 +78,7 @@ fn ceilings(config: &Config) -> Check {
 fn first_failure(mut checks: Vec<Check>, otherwise: &str) -> (SandboxError, Vec<Check>) {
     let missing = checks.iter().find(|check| check.state == CheckState::Missing).cloned();
     let missing = missing.unwrap_or_else(|| {
-        let remedy = Some("name another folder for the data: --data FOLDER".to_owned());
+        let remedy = Some("choose another data folder: --data FOLDER".to_owned());
         let check = Check {
             name: "sandboxes".into(),
             state: CheckState::Missing,

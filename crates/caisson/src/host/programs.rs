@@ -62,7 +62,7 @@ fn write_memfd(name: &str, program: &Program) -> io::Result<File> {
 
 /// Writes missing programs. Old versions stay until [`sweep`] finds that nothing needs them.
 pub(crate) fn install(folder: &Path) -> Result<Programs> {
-    fs::create_dir_all(folder).with_context(|| format!("making the folder {}", folder.display()))?;
+    fs::create_dir_all(folder).with_context(|| format!("creating the folder {}", folder.display()))?;
     Ok(Programs { guest: write(folder, &GUEST)?, launcher: write(folder, &LAUNCHER)? })
 }
 

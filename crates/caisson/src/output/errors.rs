@@ -54,15 +54,33 @@ impl ErrorFormat {
 /// Prints a parse error, or the requested help or version.
 pub(crate) fn report_usage_error(error: &clap::Error, words: &[OsString]) -> ExitCode {
     let error_format = ErrorFormat::of_words(words);
-    if !error.use_stderr() || !error_format.is_json {
+    let text = error.render().to_string();
+    let plain = plain_usage_error(&text);
+    if !error.use_stderr() || (!error_format.is_json && plain == text) {
         // A closed terminal is not an error.
         let _ = error.print();
         let code = if error.use_stderr() { error_format.exit_code } else { 0 };
         return ExitCode::from(code);
     }
-    let text = error.render().to_string();
-    let message = text.strip_prefix("error: ").unwrap_or(&text).trim();
+    if !error_format.is_json {
+        say(plain.trim_end());
+        return ExitCode::from(error_format.exit_code);
+    }
+    let message = plain.strip_prefix("error: ").unwrap_or(&plain).trim();
     error_format.print(&CodedError::error(USAGE, message))
+}
+
+/// A usage error without the words of Rust's parsers, and without Rust's notation of ranges.
+fn plain_usage_error(text: &str) -> String {
+    let text = job::plain_parser_error(text);
+    let Some((before, rest)) = text.split_once(" is not in ") else { return text };
+    let (range, after) = rest.split_at(rest.find(char::is_whitespace).unwrap_or(rest.len()));
+    match range.split_once("..=") {
+        Some((least, most)) if !least.is_empty() => {
+            format!("{before} is not between {least} and {most}{after}")
+        }
+        _ => text,
+    }
 }
 
 fn wants_json(matches: &ArgMatches) -> bool {
@@ -104,6 +122,29 @@ mod tests {
         }
         for line in ["caisson jobs", "caisson exec 1c2d ls --json", "caisson exec --nonsense -- ls --json"] {
             assert!(!error_format(line).is_json, "{line}");
+        }
+    }
+
+    #[test]
+    fn errors_of_arguments_use_plain_words() {
+        for (line, plain) in [
+            ("jobs --limit many", "must be a whole number"),
+            ("jobs --limit 0", "0 is not between 1 and "),
+            ("jobs --limit -1", ""),
+            ("serve --listen localhost", "must be an address with a port, such as 127.0.0.1:8000"),
+            ("sandboxes extend 1c2d --ttl soon", "must be a whole number"),
+            ("sandboxes create --ttl 1.5", "must be a whole number"),
+            ("resume 1c2d --tokens 1e6", "must be a whole number"),
+            ("resume 1c2d --money much", "is not a number"),
+            ("keys add ada --role admin --max-running 99999999999", ""),
+            ("run --steps a.json --memory much", "expected a size"),
+            ("extend 1c2d soon", "expected a duration"),
+        ] {
+            let words = std::iter::once("caisson").chain(line.split(' '));
+            let error = Cli::command().try_get_matches_from(words).unwrap_err();
+            let told = plain_usage_error(&error.render().to_string());
+            let leaked = job::SERDE_WORDING.iter().find(|words| told.contains(*words));
+            assert!(leaked.is_none() && told.contains(plain) && !told.contains("..="), "{line}: {told}");
         }
     }
 

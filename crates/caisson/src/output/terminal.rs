@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::os::fd::AsFd;
 
 use anyhow::{Context, Result};
-use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
 use crate::config::client_environment;
 
@@ -86,6 +86,29 @@ impl RawMode {
 }
 
 impl Drop for RawMode {
+    fn drop(&mut self) {
+        // A closed terminal is not an error.
+        let _ = tcsetattr(rustix::stdio::stdin(), OptionalActions::Now, &self.before);
+    }
+}
+
+/// Standard input that does not show what is typed. Dropping it restores the previous mode.
+pub(crate) struct HiddenInput {
+    before: Termios,
+}
+
+impl HiddenInput {
+    pub(crate) fn enter() -> Result<Self> {
+        let before = tcgetattr(rustix::stdio::stdin()).context("reading the mode of the terminal")?;
+        let mut hidden = before.clone();
+        hidden.local_modes.remove(LocalModes::ECHO);
+        tcsetattr(rustix::stdio::stdin(), OptionalActions::Now, &hidden)
+            .context("setting the mode of the terminal")?;
+        Ok(Self { before })
+    }
+}
+
+impl Drop for HiddenInput {
     fn drop(&mut self) {
         // A closed terminal is not an error.
         let _ = tcsetattr(rustix::stdio::stdin(), OptionalActions::Now, &self.before);

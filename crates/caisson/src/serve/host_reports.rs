@@ -6,13 +6,15 @@ use std::sync::Arc;
 use sandbox::Backend;
 use server::HostReports;
 
-use crate::config::Config;
+use super::running_config::RunningConfig;
 use crate::demo::Recording;
 use crate::host::{images, inspection};
 
 /// Reports that are recomputed for each request.
-pub(crate) fn reports(config: &Config, backend: &Arc<dyn Backend>) -> HostReports {
-    let (of_doctor, of_images) = (config.clone(), config.clone());
+pub(crate) fn reports(running: &Arc<RunningConfig>, backend: &Arc<dyn Backend>) -> HostReports {
+    let config = running.current();
+    let (of_doctor, of_images) = (config.clone(), config);
+    let running = Arc::clone(running);
     let backend = Arc::clone(backend);
     let recording = Arc::new(Recording::default());
     HostReports::new(
@@ -20,6 +22,13 @@ pub(crate) fn reports(config: &Config, backend: &Arc<dyn Backend>) -> HostReport
             let (config, backend) = (of_doctor.clone(), Arc::clone(&backend));
             Box::pin(async move {
                 inspection::report(&config, &*backend).await.map_err(|error| format!("{error:#}"))
+            })
+        }),
+        Arc::new(move || {
+            let running = Arc::clone(&running);
+            Box::pin(async move {
+                let described = tokio::task::spawn_blocking(move || running.describe()).await;
+                described.map_err(|error| error.to_string())
             })
         }),
         Arc::new(move || {

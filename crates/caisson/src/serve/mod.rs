@@ -1,10 +1,13 @@
 //! Runs the server: the one of `caisson serve`, and one inside this process for a single command.
 
+pub(crate) mod bind;
 mod extra_listeners;
 mod host_reports;
 pub(crate) mod one_shot;
 mod reload;
+mod running_config;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -16,6 +19,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::extra_listeners::ExtraListeners;
+use self::running_config::RunningConfig;
 use crate::config::Config;
 use crate::host::{backend, programs};
 use crate::logging::LogLevel;
@@ -52,7 +56,7 @@ pub(crate) fn run(
 fn raise_open_file_limit() {
     let maximum = getrlimit(Resource::Nofile).maximum;
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
-        tracing::warn!(%error, "the number of open files stays limited as it was");
+        tracing::warn!(%error, "cannot raise the limit of open files");
     }
 }
 
@@ -64,29 +68,32 @@ async fn serve(
     // From now on these signals no longer end the process by default.
     let hangup = signal(SignalKind::hangup()).context("listening for SIGHUP")?;
     let mut stops = StopSignals::listen()?;
+    let running = Arc::new(RunningConfig::new(config.clone(), load));
     // Until the server is ready there is nothing to shut down.
     let ready = tokio::select! {
         () = stops.next() => {
-            tracing::info!("told to stop before this server was ready");
+            tracing::info!("stop signal received before the server was ready");
             return Ok(());
         }
-        ready = get_ready(&config) => ready?,
+        ready = get_ready(&config, &running) => ready?,
     };
     let ReadyServer { listeners, exposed, host, orchestrator } = ready;
-    tokio::spawn(reload::run(hangup, load, level, config.clone(), orchestrator.clone()));
+    tokio::spawn(reload::run(hangup, running, level, orchestrator.clone()));
     let mut http = config.http.clone();
     http.access_log = server::AccessLog::open(&config.data)?;
     let app = server::router(orchestrator.clone(), host, &http);
+    let api_port = listeners.first().and_then(|listener| listener.local_addr().ok());
+    let api_port = api_port.map_or(0, |address| address.port());
     for listener in &listeners {
         let scheme = if config.http.certificate.is_some() { "https" } else { "http" };
         tracing::info!("listening on {scheme}://{}", listener.local_addr().context("reading the address")?);
     }
     protocol::release_program_pages();
     let ended = wait_for_end(stops, orchestrator.clone()).shared();
-    let sides = exposed.serve(&orchestrator, &http, ended.clone());
+    let sides = exposed.serve(&app, api_port, &orchestrator, &http, &ended);
     let (served, ()) = tokio::join!(server::serve(listeners, app, &http, ended), sides);
     served?;
-    tracing::info!("stopping; jobs that run go on in their sandboxes and are taken up at the next start");
+    tracing::info!("stopping; running jobs continue in their sandboxes and resume at the next start");
     orchestrator.shutdown().await;
     Ok(())
 }
@@ -99,10 +106,10 @@ struct ReadyServer {
     orchestrator: Orchestrator,
 }
 
-async fn get_ready(config: &Config) -> Result<ReadyServer> {
+async fn get_ready(config: &Config, running: &Arc<RunningConfig>) -> Result<ReadyServer> {
     // Lock the folder first: a second server must not touch anything in it.
     let folder = DataFolder::open(&config.data)?;
-    let listeners = bind(config).await?;
+    let listeners = bind_all(config).await?;
     let exposed = ExtraListeners::bind(config).await?;
     let backend = backend::make(config)?;
     programs::sweep(&config.data);
@@ -110,10 +117,7 @@ async fn get_ready(config: &Config) -> Result<ReadyServer> {
     tracing::info!(isolation = %capabilities.isolation, data = %config.data.display(), "this host can run sandboxes");
     let missing: Vec<String> = capabilities.unenforced().iter().map(ToString::to_string).collect();
     if !missing.is_empty() {
-        tracing::warn!(
-            "limits that are not enforced here: {}; `caisson doctor` says why",
-            missing.join(", ")
-        );
+        tracing::warn!("limits not enforced on this host: {}; `caisson doctor` says why", missing.join(", "));
     }
     let wanted = config.jobs.defaults.isolation;
     if capabilities.isolation < wanted {
@@ -122,7 +126,7 @@ async fn get_ready(config: &Config) -> Result<ReadyServer> {
             "jobs are refused unless they accept less isolation by name; `caisson doctor` says what is missing"
         );
     }
-    let host = host_reports::reports(config, &backend);
+    let host = host_reports::reports(running, &backend);
     let orchestrator = Orchestrator::start(folder, backend, config.jobs.clone()).await?;
     warn_if_exposed(config, &orchestrator);
     Ok(ReadyServer { listeners, exposed, host, orchestrator })
@@ -130,21 +134,19 @@ async fn get_ready(config: &Config) -> Result<ReadyServer> {
 
 /// Warns about what others who can reach this server could do.
 fn warn_if_exposed(config: &Config, orchestrator: &Orchestrator) {
-    let is_reached = config.listen.iter().any(|address| !address.ip().is_loopback());
+    let fixed_ports = config.expose.addresses();
+    let is_reached = config.listen.iter().chain(&fixed_ports).any(|address| !address.ip().is_loopback());
     if !orchestrator.requires_authentication() && (is_reached || config.insecure_listen) {
-        tracing::warn!("nobody has to log in, and others may reach this server: whoever reaches it owns it");
+        tracing::warn!("no authentication on a public address: anyone who can reach this server controls it");
     } else if is_reached && config.http.certificate.is_none() && config.http.trusted_proxies.is_empty() {
-        tracing::warn!("others may reach this server without TLS: keys can be read on the way");
+        tracing::warn!("no TLS on a public address: API keys are sent in clear text");
     }
 }
 
-async fn bind(config: &Config) -> Result<Vec<TcpListener>> {
+async fn bind_all(config: &Config) -> Result<Vec<TcpListener>> {
     let mut listeners = Vec::new();
     for address in &config.listen {
-        let listener = TcpListener::bind(address).await.with_context(|| {
-            format!("listening on {address}; is something else using the port? try --listen")
-        })?;
-        listeners.push(listener);
+        listeners.push(bind::bind(*address, "--listen").await?);
     }
     Ok(listeners)
 }
@@ -155,7 +157,7 @@ async fn wait_for_end(mut stops: StopSignals, orchestrator: Orchestrator) {
     stops.next().await;
     tokio::select! {
         () = orchestrator.drain() => {}
-        () = stops.next() => tracing::info!("told to stop again: not waiting any longer"),
+        () = stops.next() => tracing::info!("second stop signal received: not waiting any longer"),
     }
 }
 

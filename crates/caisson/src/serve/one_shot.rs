@@ -17,6 +17,7 @@ use tokio_tungstenite::tungstenite::http;
 use tower::ServiceExt;
 
 use super::host_reports;
+use super::running_config::RunningConfig;
 use crate::client::{Client, InProcess, RequestHandler};
 use crate::config::Config;
 use crate::host::backend;
@@ -46,10 +47,13 @@ impl OneShot {
         let backend = backend::make(&config)?;
         // Skips the full host check, because a failed start says what is missing. The ping is needed because nobody
         // would wait for a stopped engine.
-        backend.ping().await?;
+        if let Some(engine) = backend.engine() {
+            engine.ping().await?;
+        }
         let orchestrator = Orchestrator::start(data, Arc::clone(&backend), config.jobs.clone()).await?;
-        let router =
-            server::router(orchestrator.clone(), host_reports::reports(&config, &backend), &config.http);
+        let running = Arc::new(RunningConfig::fixed(config.clone()));
+        let reports = host_reports::reports(&running, &backend);
+        let router = server::router(orchestrator.clone(), reports, &config.http);
         let streams = router.clone();
         let connect = Arc::new(move || {
             let (ours, theirs) = tokio::io::duplex(STREAM_BYTES);
@@ -74,7 +78,7 @@ impl OneShot {
     pub(crate) async fn end(self) {
         tokio::select! {
             () = self.clean_up() => {}
-            () = signals::termination_or_interrupt() => say("what is left is cleared by the next run"),
+            () = signals::termination_or_interrupt() => say("the next run removes what is left"),
         }
     }
 
@@ -97,6 +101,8 @@ impl OneShot {
                 drop(lock);
             }
         }
+        // It is outside of the data folder, and other servers of this user may have folders in it.
+        let _ = fs::remove_dir(&config.default_paths.run);
         drop(self.orchestrator);
     }
 }
@@ -126,7 +132,10 @@ fn make_folder(data: &Path) -> Result<(TempDir, DataFolder)> {
         })?
     };
     make().with_context(|| {
-        format!("making a folder for the run in {}; CAISSON_DATA names another one", parent.display())
+        format!(
+            "creating a folder for the run in {}; choose another location with CAISSON_DATA",
+            parent.display()
+        )
     })
 }
 
@@ -150,5 +159,7 @@ async fn destroy_all(backend: &dyn Backend) {
         let _ = backend.destroy(id).await;
     }
     // Waits because an ordinary user may not delete files of subordinate ids itself.
-    let _ = backend.settle().await;
+    if let Some(cleanup) = backend.cleanup() {
+        let _ = cleanup.finish().await;
+    }
 }

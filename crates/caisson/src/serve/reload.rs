@@ -1,10 +1,13 @@
 //! Reloads the configuration on SIGHUP: applies what can change at runtime, and logs what needs a restart. An invalid
 //! configuration changes nothing.
 
+use std::sync::Arc;
+
 use anyhow::Result;
 use orchestrator::Orchestrator;
 use tokio::signal::unix::Signal;
 
+use super::running_config::RunningConfig;
 use crate::config::Config;
 use crate::logging::LogLevel;
 
@@ -17,50 +20,49 @@ pub(crate) struct Changes {
     pub(crate) after_restart: Vec<&'static str>,
 }
 
-/// Reloads the configuration with `load` at each signal, forever.
+/// Reloads the configuration at each signal, forever.
 pub(crate) async fn run(
     mut hangup: Signal,
-    load: impl Fn() -> Result<Config>,
+    running: Arc<RunningConfig>,
     level: LogLevel,
-    mut config: Config,
     orchestrator: Orchestrator,
 ) {
     while hangup.recv().await.is_some() {
-        match read(&load, &level) {
+        match read(&running, &level) {
             Ok(new) => {
+                let config = running.current();
                 let changes = Changes::between(&config, &new);
                 orchestrator.change_settings(new.jobs.clone());
                 // The certificate files may have changed even if their paths have not.
                 if let Some(Err(error)) = config.http.certificate.as_ref().map(server::Certificate::reload) {
-                    tracing::error!("the certificate stays as it was: {:#}", anyhow::Error::new(error));
+                    tracing::error!("keeping the old certificate: {:#}", anyhow::Error::new(error));
                 }
                 log(&changes);
                 // Settings that need a restart are logged again at every signal until then.
-                config.jobs = new.jobs;
-                config.log = new.log;
+                running.set_applied(&new);
             }
             Err(error) => {
                 let message = format!("{error:#}").replace('\n', " ");
-                tracing::error!("the configuration is wrong, and nothing was changed: {message}");
+                tracing::error!("the configuration is invalid, nothing was changed: {message}");
             }
         }
     }
 }
 
 /// Checks everything before anything changes.
-fn read(load: &impl Fn() -> Result<Config>, level: &LogLevel) -> Result<Config> {
-    let config = load()?;
+fn read(running: &RunningConfig, level: &LogLevel) -> Result<Config> {
+    let config = running.load()?;
     level.set(&config.log)?;
     Ok(config)
 }
 
 fn log(changes: &Changes) {
     let Changes { immediate, after_restart } = changes;
-    tracing::info!(changed = immediate.join(", "), "configuration read");
+    tracing::info!(changed = immediate.join(", "), "configuration reloaded");
     if !after_restart.is_empty() {
         tracing::warn!(
             settings = after_restart.join(", "),
-            "these have changed and need a restart, which costs no job anything"
+            "changed settings that need a restart; jobs survive it"
         );
     }
 }
@@ -111,6 +113,7 @@ impl Changes {
             ("preview_listen", old.preview_listen != new.preview_listen),
             ("expose", old.expose != new.expose),
             ("backend", old.backend != new.backend),
+            ("namespace", old.namespace != new.namespace),
             ("docker", old.docker != new.docker),
             ("log_format", old.log_format != new.log_format),
             ("telemetry", old.telemetry != new.telemetry),
@@ -137,7 +140,7 @@ mod tests {
 
     #[test]
     fn cli_docs_list_reloadable_settings() {
-        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/command-line.md");
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/configuration.md");
         let page = std::fs::read_to_string(page).unwrap();
         let paragraph = page.split("A server that gets SIGHUP").nth(1).unwrap();
         let immediate = paragraph.split("needs a restart").next().unwrap();
@@ -222,6 +225,7 @@ mod tests {
             ("expose", "[expose]\nvnc = 5900"),
             ("sandbox", "[sandbox]\nready_disks = 1"),
             ("backend", "[backend]\nkind = \"docker\""),
+            ("namespace", "[namespace]\nslots = 1"),
             ("docker", "[docker]\npull = true"),
         ];
         for (section, text) in changes {

@@ -33,9 +33,7 @@ impl Telemetry {
     pub(crate) fn check(endpoint: Option<String>, service_name: Option<String>) -> Result<Option<Self>> {
         let Some(endpoint) = endpoint else {
             if service_name.is_some() {
-                bail!(
-                    "telemetry.service_name: there is no telemetry.otlp_endpoint, so nothing would be sent"
-                );
+                bail!("telemetry.service_name: has no effect without telemetry.otlp_endpoint");
             }
             return Ok(None);
         };
@@ -87,16 +85,16 @@ impl Exporter {
             let answer = client.post(&url).json(&document(&self.telemetry, &batch)).send().await;
             let problem = match answer {
                 Ok(answer) if answer.status().is_success() => None,
-                Ok(answer) => Some(format!("it answers {}", answer.status())),
+                Ok(answer) => Some(format!("it answered {}", answer.status())),
                 Err(error) => Some(error.to_string()),
             };
             let dropped = self.dropped.swap(0, Ordering::Relaxed);
             // Logged once, not for every batch.
             if let Some(problem) = problem.filter(|_| !is_away) {
                 is_away = true;
-                tracing::warn!(%url, problem, "traces cannot be sent; they are dropped until the collector is there");
+                tracing::warn!(%url, problem, "cannot send traces; dropping them until the collector is reachable");
             } else if dropped > 0 {
-                tracing::warn!(dropped, "spans were dropped: the collector is too slow");
+                tracing::warn!(dropped, "dropped spans: the collector is too slow");
             } else {
                 is_away = false;
             }

@@ -2,7 +2,7 @@
 //!
 //! The other crates create `tracing` spans with the target [`TARGET`]. [`layer`] turns only those into spans with
 //! ids, and [`export`] sends them in batches over OTLP/HTTP as JSON. This is our own code because it is short, and
-//! the usual crates would add a second HTTP client and a code generator (docs/decisions/0038). If the collector is
+//! the usual crates would add a second HTTP client and a code generator (docs/decisions/0033-traces). If the collector is
 //! down, only spans are lost: spans that do not fit the queue are dropped and counted in the log.
 
 mod export;

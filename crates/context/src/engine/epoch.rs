@@ -19,6 +19,14 @@ use crate::view::Author;
 const MIN_CUT: u32 = 32;
 
 impl Engine {
+    /// Whether the view stands for something that it does not show: events in a summary, or a text that is masked, cut or
+    /// the preview of a large output.
+    pub fn has_left_out(&self) -> bool {
+        let is_short = |item: &Item| item.shown != DisplayMode::Raw || item.whole.is_some();
+        let mut items = self.tail.iter().chain(&self.held).flat_map(|unit| &unit.items);
+        !self.nodes.is_empty() || !self.head.shows_whole_task() || items.any(is_short)
+    }
+
     pub(super) fn begin_epoch(&mut self) {
         self.epochs += 1;
         self.wants_map = true;
@@ -219,6 +227,9 @@ impl Engine {
             let items = self.tail.iter_mut().flat_map(|unit| &mut unit.items);
             let saved: u32 = items.map(Item::drop_reasoning).sum();
             self.tail_tokens -= saved;
+        }
+        if self.tokens() > high && self.waiting().is_empty() {
+            self.release();
         }
         // Folds even the newest units, a few at a time.
         let mut least = 0;

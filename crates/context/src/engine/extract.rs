@@ -16,34 +16,46 @@ pub(super) enum Section {
     Asked,
     Answers,
     Did,
-    Files,
+    Wrote,
     Tests,
     Errors,
+    Read,
 }
 
 impl Section {
-    const ALL: [Section; 6] =
-        [Section::Asked, Section::Answers, Section::Did, Section::Files, Section::Tests, Section::Errors];
+    const ALL: [Section; 7] = [
+        Section::Asked,
+        Section::Answers,
+        Section::Did,
+        Section::Wrote,
+        Section::Tests,
+        Section::Errors,
+        Section::Read,
+    ];
     /// The order in which sections get the next line if not all lines fit.
-    const SECTION_ORDER: [Section; 8] = [
+    const SECTION_ORDER: [Section; 9] = [
+        Section::Wrote,
         Section::Errors,
         Section::Did,
-        Section::Files,
+        Section::Wrote,
         Section::Tests,
         Section::Asked,
         Section::Did,
+        Section::Wrote,
         Section::Answers,
-        Section::Files,
     ];
+    /// What was read without an effect gets only the room that all others leave.
+    const LEFTOVER_ORDER: [Section; 1] = [Section::Read];
 
     fn title(self) -> &'static str {
         match self {
             Section::Asked => "Asked",
             Section::Answers => "Said",
             Section::Did => "Did",
-            Section::Files => "Files",
+            Section::Wrote => "Wrote",
             Section::Tests => "Tests",
             Section::Errors => "Errors",
+            Section::Read => "Read",
         }
     }
 }
@@ -62,9 +74,9 @@ pub(super) fn lines_of<'a>(units: impl Iterator<Item = &'a Unit>) -> Vec<Line> {
     let mut push = |section, text: String| lines.push(Line { section, text });
     for item in units.flat_map(|unit| &unit.items) {
         let (id, facts) = (item.id, &item.facts);
-        for file in &facts.files {
+        for file in &facts.written {
             if files.insert(file.clone()) {
-                push(Section::Files, format!("{file} [{id}]"));
+                push(Section::Wrote, format!("{file} [{id}]"));
             }
         }
         if facts.label.is_empty() {
@@ -78,13 +90,16 @@ pub(super) fn lines_of<'a>(units: impl Iterator<Item = &'a Unit>) -> Vec<Line> {
             ItemKind::Map => {}
             ItemKind::Missing => push(Section::Did, format!("{}: no result", facts.label)),
             ItemKind::Late => push(Section::Did, format!("{} (late) [{id}]", facts.label)),
+            // The section about files names what was written.
+            ItemKind::Result { .. } if !facts.written.is_empty() => {}
             ItemKind::Result { exit_code, is_error } => {
                 let outcome = match exit_code {
                     Some(code) => format!(": exit {code}"),
                     None if is_error => ": failed".to_owned(),
                     None => String::new(),
                 };
-                push(Section::Did, format!("{}{outcome} [{id}]", facts.label));
+                let section = if facts.is_read { Section::Read } else { Section::Did };
+                push(section, format!("{}{outcome} [{id}]", facts.label));
             }
         }
         for tally in &facts.test_counts {
@@ -97,12 +112,11 @@ pub(super) fn lines_of<'a>(units: impl Iterator<Item = &'a Unit>) -> Vec<Line> {
     lines
 }
 
-/// Merges the lines of several summaries without duplicates. Lines are taken from the summaries in turn, so that
-/// none is lost as a whole.
+/// Merges the lines of several summaries without duplicates, and without those about what was only read.
 pub(super) fn merge<'a>(summaries: impl Iterator<Item = &'a [Line]>) -> Vec<Line> {
     let mut seen: BTreeSet<(Section, String)> = BTreeSet::new();
     let mut merged = Vec::new();
-    for line in summaries.flatten() {
+    for line in summaries.flatten().filter(|line| line.section != Section::Read) {
         let statement = line.text.rsplit_once(" [").map_or(line.text.as_str(), |(statement, _)| statement);
         if seen.insert((line.section, statement.to_owned())) {
             merged.push(line.clone());
@@ -141,21 +155,25 @@ pub(super) fn compose(
     }
     let mut room = most.saturating_sub(tokens::count(&head) + 2 + 4 * Section::ALL.len() as u32);
     let mut kept: BTreeSet<usize> = BTreeSet::new();
-    // Each round removes lines from the queues, so the loop ends.
-    while room >= MIN_LINE {
-        let mut progress = false;
-        for turn in Section::SECTION_ORDER {
-            let Some((_, queue)) = queues.iter_mut().find(|(section, _)| *section == turn) else { continue };
-            let Some(at) = queue.pop() else { continue };
-            let cost = tokens::count(&lines[at].text) + 3;
-            if cost <= room {
-                room -= cost;
-                kept.insert(at);
-                progress = true;
+    for order in [Section::SECTION_ORDER.as_slice(), &Section::LEFTOVER_ORDER] {
+        // Each round removes lines from the queues, so the loop ends.
+        while room >= MIN_LINE {
+            let mut is_done = true;
+            for turn in order {
+                let Some((_, queue)) = queues.iter_mut().find(|(section, _)| section == turn) else {
+                    continue;
+                };
+                let Some(at) = queue.pop() else { continue };
+                is_done = false;
+                let cost = tokens::count(&lines[at].text) + 3;
+                if cost <= room {
+                    room -= cost;
+                    kept.insert(at);
+                }
             }
-        }
-        if !progress && queues.iter().all(|(_, queue)| queue.is_empty()) {
-            break;
+            if is_done {
+                break;
+            }
         }
     }
     finish(&head, lines, kept, most)

@@ -47,6 +47,15 @@ impl Head {
         self.tokens
     }
 
+    /// Whether the task is shown as a whole. Everything else comes into the head with an epoch.
+    pub(super) fn shows_whole_task(&self) -> bool {
+        let Some(task) = &self.task else { return true };
+        self.segments.iter().any(|segment| match &segment.content {
+            Content::Text { text, .. } => segment.kind == SegmentKind::Task && text.ends_with(&*task.text),
+            _ => false,
+        })
+    }
+
     /// Keeps the part of an item that must stay in view when the item is folded.
     pub(super) fn keep(&mut self, item: &Item) {
         let Content::Text { text, .. } = &item.full else { return };
@@ -84,10 +93,7 @@ impl Head {
         let task = self.task.as_ref().and_then(|pin| pinned(SegmentKind::Task, "Task", pin, left / 4 * 3));
         left = left.saturating_sub(cost(&task));
         let messages = self.choose_messages(left, pins / 4);
-        let map = self
-            .map
-            .as_ref()
-            .and_then(|pin| pinned(SegmentKind::Map, "Map of the repository", pin, policy.map_tokens));
+        let map = self.map.as_ref().and_then(|pin| pinned(SegmentKind::Map, MAP, pin, policy.map_tokens));
         self.segments.extend(task);
         self.segments.extend(messages);
         self.segments.extend(notes);
@@ -100,7 +106,7 @@ impl Head {
     fn choose_messages(&mut self, mut left: u32, each: u32) -> Vec<Segment> {
         let mut chosen = Vec::new();
         for pin in self.messages.iter().rev() {
-            let Some(segment) = pinned(SegmentKind::Pin, "Message of the user", pin, each.min(left)) else {
+            let Some(segment) = pinned(SegmentKind::Pin, "Earlier message", pin, each.min(left)) else {
                 break;
             };
             left -= segment.tokens;
@@ -126,6 +132,8 @@ impl Head {
     }
 }
 
+/// The heading of a repository map. It shows that the map is not a person's message.
+const MAP: &str = "Map of the repository, made by this program";
 /// The heading of a plan at its place in the history.
 const PLAN: &str = "Your plan:\n";
 const NOTE: (&str, &str) = ("Your note `", "`:");
@@ -133,6 +141,11 @@ const NOTE: (&str, &str) = ("Your note `", "`:");
 /// Formats a plan for the model. The heading shows that the plan is not a person's message. An empty plan has ended.
 pub(super) fn plan_text(plan: &str) -> String {
     if plan.is_empty() { "Your plan has ended.".to_owned() } else { format!("{PLAN}{plan}") }
+}
+
+/// Formats a repository map for the model, at its place in the history.
+pub(super) fn map_text(map: &str) -> String {
+    format!("{MAP}:\n{map}")
 }
 
 /// Formats a note for the model.
@@ -155,7 +168,8 @@ fn pinned(kind: SegmentKind, title: &str, pin: &Pin, most: u32) -> Option<Segmen
     if room < 8 {
         return None;
     }
-    let gap = |bytes: usize, lines: usize| format!("[{bytes} bytes, {lines} lines not shown; recall {id}]");
+    let gap =
+        |bytes: usize, lines: usize| format!("[{bytes} bytes, {lines} lines not shown; history_read {id}]");
     let text = truncate::head_and_tail(&pin.text, room, gap);
     let shown = segment(kind, EventRange::one(id), heading + &text);
     (shown.tokens <= most).then_some(shown)
@@ -182,6 +196,7 @@ mod tests {
     #[test]
     fn plans_and_notes_have_headings_only_in_the_history() {
         assert_eq!(plan_text("1. [ ] look\n"), "Your plan:\n1. [ ] look\n");
+        assert_eq!(map_text("a.rs\n"), "Map of the repository, made by this program:\na.rs\n");
         assert_eq!(note_text("the\nport", "8080"), "Your note `the port`:\n8080");
         let mut head = Head::default();
         head.keep(&item(1, ItemKind::Plan, plan_text("1. [ ] look\n")));

@@ -41,8 +41,11 @@ pub struct Engine {
     /// The units that are not folded, oldest first. The last one may still wait for results.
     tail: Vec<Unit>,
     tail_tokens: u32,
-    /// Units that arrived while results were missing. They follow the results once those are complete.
+    /// Units that arrived while results were missing or while the model was being asked. They follow the answer and
+    /// its results once those are complete.
     held: Vec<Unit>,
+    /// The newest entry when the pending model request began. `None` while no request is pending.
+    request_began: Option<EventId>,
     /// Summaries written by models, by the hash of their input.
     model_summaries: BTreeMap<String, Summary>,
     /// The newest map, shown from the next epoch on.
@@ -81,6 +84,7 @@ impl Engine {
             tail: Vec::new(),
             tail_tokens: 0,
             held: Vec::new(),
+            request_began: None,
             model_summaries: BTreeMap::new(),
             newest_map: None,
             plan: None,
@@ -118,13 +122,18 @@ impl Engine {
         match entry.body {
             EntryBody::User { text, images } => self.append_user(id, tokens, &text, images),
             EntryBody::Assistant { reasoning, text, calls } => {
-                let facts = event_facts::of_answer(&text, &calls);
+                let facts = event_facts::of_answer(&text);
                 let waiting = unit::waiting(&calls);
                 let (text, calls) = (text.into(), calls.into());
                 let content = Content::Assistant { reasoning: reasoning.into(), text, calls };
+                let unread = self.take_unread();
                 self.close_open(id);
                 let item = Item::new(id, ItemKind::Assistant, content, tokens, facts);
                 self.push(Unit { items: vec![item], waiting, is_glued: false });
+                self.held = unread;
+                if self.waiting().is_empty() {
+                    self.release();
+                }
             }
             EntryBody::Result(result) => self.append_result(id, tokens, result),
             EntryBody::Plan { text } => {
@@ -161,7 +170,8 @@ impl Engine {
             EntryBody::Map { text } => {
                 self.wants_map = false;
                 if self.epochs == 0 && self.newest_map.is_none() {
-                    self.append_text(id, ItemKind::Map, tokens, text.clone());
+                    let facts = event_facts::of_text(&text);
+                    self.append_with_heading(id, ItemKind::Map, head::map_text(&text), facts);
                 }
                 self.newest_map = Some(Pin { id, text: text.into() });
             }
@@ -194,6 +204,15 @@ impl Engine {
         }
         let tokens = segments.iter().map(|segment| segment.tokens).sum();
         View { segments, tokens, budget: self.policy.budget, epoch: self.epochs, newest: self.newest }
+    }
+
+    /// A prompt with the current view is about to be sent. What arrives before its answer follows that answer, because
+    /// the model has not read it. While results are missing, no prompt can be sent, and the call has no effect.
+    pub fn begin_request(&mut self) {
+        if self.waiting().is_empty() {
+            self.release();
+            self.request_began = Some(self.newest.unwrap_or(EventId(0)));
+        }
     }
 
     /// The token count of the current view, without building it.
@@ -245,7 +264,7 @@ impl Engine {
         self.settings.budget_tokens
     }
 
-    fn waiting(&self) -> &[(Arc<str>, String)] {
+    fn waiting(&self) -> &[(Arc<str>, Facts)] {
         self.tail.last().map_or(&[], |unit| unit.waiting.as_slice())
     }
 
@@ -264,11 +283,6 @@ impl Engine {
     /// Adds a text that is shown with a heading. The entry's token count does not include the heading.
     fn append_with_heading(&mut self, id: EventId, kind: ItemKind, text: String, facts: Facts) {
         let tokens = (tokens::count(&text) + tokens::MESSAGE_OVERHEAD).min(MAX_ITEM_TOKENS);
-        self.push_or_hold(Unit::one(Item::new(id, kind, Content::text(text), tokens, facts)));
-    }
-
-    fn append_text(&mut self, id: EventId, kind: ItemKind, tokens: u32, text: String) {
-        let facts = event_facts::of_text(&text);
         self.push_or_hold(Unit::one(Item::new(id, kind, Content::text(text), tokens, facts)));
     }
 
@@ -292,7 +306,8 @@ impl Engine {
                 Content::Result {
                     call: result.call.as_str().into(),
                     text: result.text.into(),
-                    is_error: result.is_error,
+                    // For a program that ran, the exit code in the text says it all.
+                    is_error: result.is_error && result.exit_code.is_none(),
                     images: result.images,
                 },
             ),
@@ -338,7 +353,15 @@ impl Engine {
     }
 
     fn push_or_hold(&mut self, unit: Unit) {
-        if self.waiting().is_empty() { self.push(unit) } else { self.held.push(unit) }
+        let is_next = self.waiting().is_empty() && self.request_began.is_none() && self.held.is_empty();
+        if is_next { self.push(unit) } else { self.held.push(unit) }
+    }
+
+    /// Takes the held units that arrived after the answered request had begun.
+    fn take_unread(&mut self) -> Vec<Unit> {
+        let Some(began) = self.request_began.take() else { return Vec::new() };
+        let read = self.held.iter().take_while(|unit| unit.oldest().is_none_or(|id| id <= began)).count();
+        self.held.split_off(read)
     }
 
     fn push(&mut self, unit: Unit) {
@@ -356,11 +379,13 @@ impl Engine {
         self.release();
     }
 
-    /// Appends the held units after the results they waited for. Their ids are lower than those of the results, so
-    /// they stay glued to them.
+    /// Appends the held units after the results they waited for. A unit whose id is lower than that of a result
+    /// before it stays glued to it, because the two fold into one range.
     fn release(&mut self) {
+        let mut newest = self.tail.last().and_then(Unit::newest);
         for mut unit in std::mem::take(&mut self.held) {
-            unit.is_glued = true;
+            unit.is_glued |= unit.oldest() < newest;
+            newest = newest.max(unit.newest());
             self.push(unit);
         }
     }

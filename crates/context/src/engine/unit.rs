@@ -80,7 +80,8 @@ impl Item {
         matches!(self.kind, ItemKind::Result { .. } | ItemKind::Late | ItemKind::Map)
     }
 
-    /// Replaces the observation with a one-line stub. Returns the tokens saved; does nothing if that saves none.
+    /// Replaces the observation with a one-line stub. Returns the tokens saved; does nothing if the stub would cost more
+    /// than it saves. A map is replaced anyway, because it moves to the head.
     pub(super) fn mask(&mut self) -> u32 {
         let exit = match self.kind {
             ItemKind::Result { exit_code: Some(code), .. } => format!(", exit {code}"),
@@ -89,7 +90,7 @@ impl Item {
         };
         let label = if self.facts.label.is_empty() { "output" } else { &self.facts.label };
         let stub = format!(
-            "[obs {id}: {label}{exit}, {tokens} tokens, {lines} lines; recall {id}]",
+            "[obs {id}: {label}{exit}, {tokens} tokens, {lines} lines; history_read {id}]",
             id = self.id,
             tokens = self.raw_tokens,
             lines = self.facts.lines,
@@ -103,6 +104,9 @@ impl Item {
             },
             _ => Content::text(stub),
         };
+        if self.kind != ItemKind::Map && content.tokens().saturating_mul(2) > self.tokens {
+            return 0;
+        }
         self.show(DisplayMode::Masked, content)
     }
 
@@ -142,10 +146,10 @@ impl Item {
 /// Cuts a content to about `most` tokens. The frame and ids are kept.
 fn cut_content(content: &Content, id: EventId, most: u32, whole: Option<&Blob>) -> Content {
     let gap = |bytes: usize, lines: usize| match whole {
-        None => format!("[{bytes} bytes, {lines} lines not shown; recall {id}]"),
+        None => format!("[{bytes} bytes, {lines} lines not shown; history_read {id}]"),
         // The text is a preview, so the size of the cut part alone would be misleading.
         Some(Blob { bytes, lines, .. }) => {
-            format!("[head and tail of {bytes} bytes, {lines} lines; recall {id}]")
+            format!("[head and tail of {bytes} bytes, {lines} lines; history_read {id}]")
         }
     };
     let shorten =
@@ -216,8 +220,8 @@ fn shorten_strings(value: &mut serde_json::Value, most: u32, gap: impl Fn(usize,
 #[derive(Debug, Clone)]
 pub(super) struct Unit {
     pub(super) items: Vec<Item>,
-    /// Calls without a result, with their labels.
-    pub(super) waiting: Vec<(Arc<str>, String)>,
+    /// Calls without a result, with what is known about them.
+    pub(super) waiting: Vec<(Arc<str>, Facts)>,
     /// Whether it must be folded together with the previous unit.
     pub(super) is_glued: bool,
 }
@@ -235,6 +239,14 @@ impl Unit {
         self.items.iter().map(|item| item.raw_tokens).sum()
     }
 
+    pub(super) fn oldest(&self) -> Option<EventId> {
+        self.items.iter().map(|item| item.id).min()
+    }
+
+    pub(super) fn newest(&self) -> Option<EventId> {
+        self.items.iter().map(|item| item.id).max()
+    }
+
     /// Whether a call belongs to this unit.
     pub(super) fn has_call(&self, call: &str) -> bool {
         self.items.iter().any(|item| match &item.full {
@@ -245,10 +257,10 @@ impl Unit {
 
     /// Adds a placeholder for each missing result, so that every call has one.
     pub(super) fn close(&mut self, id: EventId) {
-        for (call, label) in std::mem::take(&mut self.waiting) {
+        for (call, facts) in std::mem::take(&mut self.waiting) {
             let (content, tokens) =
                 missing(&call, "[no result: the call was interrupted or its result was lost]");
-            let facts = Facts { label, ..Facts::default() };
+            let facts = Facts { written: Vec::new(), ..facts };
             self.items.push(Item::new(id, ItemKind::Missing, content, tokens, facts));
         }
     }
@@ -262,9 +274,9 @@ pub(super) fn missing(call: &Arc<str>, text: &str) -> (Content, u32) {
     (content, tokens)
 }
 
-/// The ids and labels of an answer's calls, in order.
-pub(super) fn waiting(calls: &[Call]) -> Vec<(Arc<str>, String)> {
-    calls.iter().map(|call| (Arc::from(call.id.as_str()), event_facts::label(call))).collect()
+/// The ids of an answer's calls and what is known about them, in order.
+pub(super) fn waiting(calls: &[Call]) -> Vec<(Arc<str>, Facts)> {
+    calls.iter().map(|call| (Arc::from(call.id.as_str()), event_facts::of_call(call))).collect()
 }
 
 /// The range from the oldest to the newest event of the units.

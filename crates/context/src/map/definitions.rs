@@ -40,6 +40,14 @@ pub fn definitions(path: &str, text: &str) -> Vec<Definition> {
     if is_code(path) { by_words(text) } else { Vec::new() }
 }
 
+/// The line of the first syntax error, from 1. `None` if there is none, or no grammar for the language here.
+pub fn first_syntax_error(path: &str, text: &str) -> Option<usize> {
+    #[cfg(feature = "map")]
+    return syntax::first_error(extension(path), text);
+    #[cfg(not(feature = "map"))]
+    None
+}
+
 /// The first line of a definition, without its body.
 fn signature(text: &str) -> String {
     let line = text.lines().next().unwrap_or_default().trim();
@@ -166,6 +174,29 @@ mod syntax {
             }
         }
         Some(found)
+    }
+
+    pub(super) fn first_error(extension: &str, text: &str) -> Option<usize> {
+        let (language, _) = language(extension)?;
+        let mut parser = Parser::new();
+        parser.set_language(&language).ok()?;
+        let tree = parser.parse(text, None)?;
+        let mut cursor = tree.walk();
+        // Down to the first node that is an error itself. Iterative, like above.
+        loop {
+            let node = cursor.node();
+            if node.is_error() || node.is_missing() {
+                return Some(node.start_position().row + 1);
+            }
+            if node.has_error() && cursor.goto_first_child() {
+                continue;
+            }
+            while !cursor.goto_next_sibling() {
+                if !cursor.goto_parent() {
+                    return None;
+                }
+            }
+        }
     }
 
     fn take(node: Node<'_>, kinds: &[&str], text: &str, found: &mut Vec<Definition>) {

@@ -7,7 +7,7 @@ mod rank;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 
-pub use definitions::{Definition, definitions, is_code};
+pub use definitions::{Definition, definitions, first_syntax_error, is_code};
 
 use crate::tokens;
 
@@ -68,6 +68,9 @@ fn names(text: &str) -> BTreeMap<&str, u32> {
     names
 }
 
+/// Room for the last line, which says how many files are left out.
+const END_TOKENS: u32 = 24;
+
 /// Files by rank, each with its highest-ranked definitions in line order, until the token limit is reached.
 fn render(parsed: &[Parsed<'_>], ranked: &rank::Ranked, max_tokens: u32) -> String {
     let mut order: Vec<usize> = (0..parsed.len()).collect();
@@ -75,7 +78,8 @@ fn render(parsed: &[Parsed<'_>], ranked: &rank::Ranked, max_tokens: u32) -> Stri
         ranked.files[*b].total_cmp(&ranked.files[*a]).then(parsed[*a].path.cmp(parsed[*b].path))
     });
     let mut text = format!("{} files with code; the most referred to first.\n", parsed.len());
-    let mut left = max_tokens.saturating_sub(tokens::count(&text) + 8);
+    let mut left = max_tokens.saturating_sub(tokens::count(&text) + END_TOKENS);
+    let mut shown = 0;
     for at in order {
         let block = block(&parsed[at], &ranked.definitions);
         let cost = tokens::count(&block);
@@ -88,11 +92,18 @@ fn render(parsed: &[Parsed<'_>], ranked: &rank::Ranked, max_tokens: u32) -> Stri
             }
             left -= cost;
             text.push_str(&line);
-            continue;
+        } else {
+            left -= cost;
+            text.push_str(&block);
         }
-        left -= cost;
-        text.push_str(&block);
+        shown += 1;
     }
+    let left_out = match parsed.len() - shown {
+        0 => String::new(),
+        count => format!("; {count} more files with code are left out"),
+    };
+    // Writing to a string cannot fail.
+    let _ = write!(text, "[end of the map{left_out}]");
     text
 }
 
@@ -163,6 +174,7 @@ mod tests {
     fn names_in_the_task_get_more_weight() {
         let text = map_of(&workspace(), "make nobody_calls_this faster", 4_000);
         assert_eq!(text.lines().nth(1), Some("src/unused.rs"));
+        assert!(text.ends_with("\n[end of the map]"), "{text}");
     }
 
     #[test]
@@ -172,9 +184,20 @@ mod tests {
             .collect();
         let text = map_of(&files, "", 1_000);
         assert!(tokens::count(&text) <= 1_000);
+        let shown = text.lines().filter(|line| line.starts_with("src/")).count();
+        let left_out = format!("[end of the map; {} more files with code are left out]", 500 - shown);
+        assert!(text.ends_with(&left_out), "{text}");
         files.reverse();
         assert_eq!(map_of(&files, "", 1_000), text);
         assert_eq!(map(&[], "", 1_000), None);
+    }
+
+    #[test]
+    fn syntax_errors_are_found_by_line() {
+        assert_eq!(first_syntax_error("a.py", "x = 1\ndef f(:\n    return 2\n"), Some(2));
+        assert_eq!(first_syntax_error("a.rs", "fn a() {}\nfn b() {\n    let x = ;\n}\n"), Some(3));
+        assert_eq!(first_syntax_error("a.rs", "fn a() {}\n"), None);
+        assert_eq!(first_syntax_error("notes.md", "fn ((("), None);
     }
 
     #[test]

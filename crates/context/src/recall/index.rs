@@ -345,6 +345,19 @@ impl Index {
         self.vectors.add(vectors)
     }
 
+    /// Deletes all vectors if they cannot be compared with this one, because the embeddings model has changed. Returns
+    /// whether it did.
+    ///
+    /// # Errors
+    /// The file cannot be removed.
+    pub fn clear_vectors_unlike(&mut self, vector: &[f32]) -> Result<bool, ContextError> {
+        if !self.vectors.differ_from(vector) {
+            return Ok(false);
+        }
+        self.vectors.clear()?;
+        Ok(true)
+    }
+
     /// The newest event that has a vector. Later events still need one.
     pub fn newest_vector(&self) -> Option<EventId> {
         self.vectors.newest()

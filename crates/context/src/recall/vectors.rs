@@ -60,6 +60,26 @@ impl Vectors {
         self.ids.last().copied()
     }
 
+    /// Whether this vector cannot be compared with the stored ones, because it is of another length.
+    pub(super) fn differ_from(&self, vector: &[f32]) -> bool {
+        self.dimensions != 0 && self.dimensions != vector.len()
+    }
+
+    /// Deletes all vectors.
+    pub(super) fn clear(&mut self) -> Result<(), ContextError> {
+        match std::fs::remove_file(&self.path) {
+            Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+                return Err(self.failed("remove", source));
+            }
+            _ => {}
+        }
+        self.dimensions = 0;
+        self.ids.clear();
+        self.scales.clear();
+        self.values.clear();
+        Ok(())
+    }
+
     /// Stores vectors. Skips those whose length differs from the first one and returns how many were skipped.
     pub(super) fn add(&mut self, vectors: &[(EventId, Vec<f32>)]) -> Result<usize, ContextError> {
         let mut bytes = Vec::new();

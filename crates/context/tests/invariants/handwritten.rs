@@ -280,5 +280,5 @@ fn masks_name_the_command_its_exit_code_and_how_to_recall_it() {
     });
     let (id, stub) = stubs.first_key_value().unwrap();
     assert!(stub.starts_with(&format!("[obs {id}: cargo test 0, exit 0, ")), "{stub}");
-    assert!(stub.ends_with(&format!(" tokens, 40 lines; recall {id}]")), "{stub}");
+    assert!(stub.ends_with(&format!(" tokens, 40 lines; history_read {id}]")), "{stub}");
 }

@@ -9,6 +9,7 @@
 //! |
 //! | each stage of an epoch shrinks the view | `an_epoch_never_makes_a_view_larger`, `messages_of_a_line_...` |
 //! | each dropped event is covered by exactly one segment | `each_dropped_event_is_covered_by_exactly_one_summary` |
+//! | what arrives during a model request follows its answer | `requests.rs` |
 //! | recall returns an event's original bytes | `every_event_is_read_back_to_the_last_byte`; from blobs: `tests/recall.rs` |
 //! | same prefix, same bytes, after any restart | `a_restart_or_a_fork_at_any_event_...`; with kill -9: `e2e/tests/jobs/agent_context.rs`, `agent_history.rs` |
 //! | between epochs a view is a byte prefix of the next | `between_epochs_a_view_is_a_byte_prefix_of_the_next` |
@@ -23,6 +24,7 @@
 
 mod generate;
 mod handwritten;
+mod requests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -139,6 +141,23 @@ fn batches(log: &[Entry]) -> Vec<Vec<&Entry>> {
         }
     }
     batches
+}
+
+/// Each event is either shown in its place or covered by exactly one summary.
+fn check_coverage(view: &View, log: &[Entry]) {
+    let summaries: Vec<_> = view.segments.iter().filter(|segment| is_summary(segment)).collect();
+    let shown = in_place(view);
+    let task = view.segments.iter().find(|segment| segment.kind == SegmentKind::Task);
+    for entry in log.iter().filter(|entry| is_event(entry)) {
+        let covering = summaries.iter().filter(|segment| segment.covers.unwrap().contains(entry.id)).count();
+        let is_task = task.is_some_and(|task| task.covers.unwrap().contains(entry.id));
+        let expected = usize::from(!shown.contains(&entry.id) && !is_task);
+        let ranges: Vec<_> = summaries.iter().map(|segment| segment.covers).collect();
+        assert_eq!(covering, expected, "{} in {ranges:?}", entry.id);
+    }
+    // Each of these events has exactly one segment.
+    let places = view.segments.iter().filter(|segment| is_in_history(segment)).count();
+    assert_eq!(places, shown.len());
 }
 
 /// The tokens that a provider would receive, counted again from the content.
@@ -326,21 +345,7 @@ proptest! {
 
     #[test]
     fn each_dropped_event_is_covered_by_exactly_one_summary(log in log(60), budget in 0_usize..BUDGETS.len()) {
-        after_each(&log, BUDGETS[budget], |_, view, _, log| {
-            let summaries: Vec<_> = view.segments.iter().filter(|segment| is_summary(segment)).collect();
-            let shown = in_place(view);
-            let task = view.segments.iter().find(|segment| segment.kind == SegmentKind::Task);
-            for entry in log.iter().filter(|entry| is_event(entry)) {
-                let covering =
-                    summaries.iter().filter(|segment| segment.covers.unwrap().contains(entry.id)).count();
-                let is_task = task.is_some_and(|task| task.covers.unwrap().contains(entry.id));
-                let expected = usize::from(!shown.contains(&entry.id) && !is_task);
-                assert_eq!(covering, expected, "{} in {:?}", entry.id, summaries.iter().map(|s| s.covers).collect::<Vec<_>>());
-            }
-            // Each of these events has exactly one segment.
-            let places = view.segments.iter().filter(|segment| is_in_history(segment)).count();
-            assert_eq!(places, shown.len());
-        });
+        after_each(&log, BUDGETS[budget], |_, view, _, log| check_coverage(view, log));
     }
 
     #[test]

@@ -267,16 +267,16 @@ impl Gate {
             match timeout(limit, TcpStream::connect(address)).await {
                 Ok(Ok(stream)) => {
                     if let Err(error) = stream.set_nodelay(true) {
-                        tracing::debug!(%error, "small packets to a server may be delayed");
+                        tracing::debug!(%error, "cannot set TCP_NODELAY");
                     }
                     return Ok((stream, ip));
                 }
                 Ok(Err(error)) => {
-                    let reason = format!("{target} cannot be reached at {ip}: {error}");
+                    let reason = format!("cannot connect to {target} at {ip}: {error}");
                     failure = Refusal::failure(ReasonCode::ConnectFailed, reason);
                 }
                 Err(_) => {
-                    let reason = format!("{target} cannot be reached, {ip} did not answer within {limit:?}");
+                    let reason = format!("cannot connect to {target}: {ip} did not answer within {limit:?}");
                     failure = Refusal::failure(ReasonCode::Timeout, reason);
                 }
             }

@@ -48,13 +48,16 @@ impl Resolver {
         let answer = tokio::time::timeout(self.timeout, self.look_up(name.clone(), target.port)).await;
         match answer {
             Ok(Ok(addresses)) if !addresses.is_empty() => Ok(addresses),
-            Ok(Ok(_)) => Err(failed(format!("{target} cannot be reached, {name} has no address"))),
+            Ok(Ok(_)) => Err(unresolved(target, &name, "it has no address")),
             Ok(Err(error)) => {
-                Err(failed(format!("{target} cannot be reached, {name} does not resolve: {error}")))
+                // The standard library's own words say only what was attempted.
+                let why = error.to_string();
+                let why = why.strip_prefix("failed to lookup address information: ").unwrap_or(&why);
+                Err(unresolved(target, &name, why))
             }
             Err(_) => Err(Refusal::failure(
                 ReasonCode::Timeout,
-                format!("{target} cannot be reached, resolving {name} took longer than {:?}", self.timeout),
+                format!("cannot connect to {target}: resolving {name} took longer than {:?}", self.timeout),
             )),
         }
     }
@@ -71,6 +74,38 @@ impl Resolver {
     }
 }
 
-fn failed(reason: String) -> Refusal {
+fn unresolved(target: &Target, name: &str, why: &str) -> Refusal {
+    let reason = format!(
+        "cannot connect to {target}: the name {name} cannot be resolved ({why}); check the name, or the name servers in \
+         /etc/resolv.conf of the host that the server runs on"
+    );
     Refusal::failure(ReasonCode::ResolveFailed, reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn unresolved_name_is_reported_with_a_hint_about_the_resolver() {
+        let target = Target { host: "gone.example".parse().unwrap(), port: 443 };
+        let lookups: [(Lookup, &str); 3] = [
+            (
+                |_, _| Err(io::Error::other("failed to lookup address information: No such name")),
+                "(No such name)",
+            ),
+            (|_, _| Err(io::Error::other("no resolver")), "(no resolver)"),
+            (|_, _| Ok(Vec::new()), "(it has no address)"),
+        ];
+        for (lookup, why) in lookups {
+            let resolver = Resolver::new(Duration::from_secs(60)).with_lookup(lookup);
+            let refusal = resolver.resolve(&target).await.unwrap_err();
+            assert_eq!(refusal.code, ReasonCode::ResolveFailed);
+            let start = format!(
+                "cannot connect to gone.example:443: the name gone.example cannot be resolved {why}; "
+            );
+            assert!(refusal.reason.starts_with(&start), "{}", refusal.reason);
+            assert!(refusal.reason.contains("/etc/resolv.conf of the host"), "{}", refusal.reason);
+        }
+    }
 }

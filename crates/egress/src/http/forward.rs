@@ -96,7 +96,12 @@ where
     let ForwardContext { idle_timeout, events, ledger, redactor } = context;
     fetch.connection = record.id();
     let failed = |error: &hyper::Error| {
-        Refusal::failure(ReasonCode::ConnectFailed, format!("{target} gave no proper answer: {error}"))
+        let what = if error.is_incomplete_message() || error.is_canceled() || error.is_closed() {
+            "closed the connection before its response was complete".into()
+        } else {
+            format!("sent an invalid response: {error}")
+        };
+        Refusal::failure(ReasonCode::ConnectFailed, format!("{target} {what}"))
     };
     let (mut sender, connection) = http1::Builder::new()
         .max_buf_size(HEAD_LIMIT)
@@ -137,7 +142,7 @@ where
             return Ok(Response::from_parts(head, body));
         }
         Ok(_) => {
-            let reason = format!("{target} changed the protocol without being asked");
+            let reason = format!("{target} switched protocols without a request");
             return Err(Refusal::failure(ReasonCode::ConnectFailed, reason));
         }
         Err(error) => error,

@@ -17,16 +17,16 @@ pub(crate) fn check_unique_headers(headers: &HeaderMap) -> Result<(), Refusal> {
             remedy: format!("send `{name}` once"),
             ..Refusal::failure(
                 ReasonCode::DuplicateHeader,
-                format!("the request was refused, it has the header `{name}` more than once"),
+                format!("request refused: it has the header `{name}` more than once"),
             )
         });
     }
     match headers.get(TRANSFER_ENCODING) {
         Some(coding) if !coding.as_bytes().eq_ignore_ascii_case(b"chunked") => Err(Refusal {
-            remedy: "send the body as it is, with `content-length` or `transfer-encoding: chunked`".into(),
+            remedy: "send the body with `content-length` or `transfer-encoding: chunked`".into(),
             ..Refusal::failure(
                 ReasonCode::BadRequest,
-                "the request was refused, its `transfer-encoding` is not `chunked` alone",
+                "request refused: its `transfer-encoding` is not just `chunked`",
             )
         }),
         _ => Ok(()),
@@ -49,7 +49,7 @@ pub(crate) fn check_host<B>(request: &Request<B>, target: &Target) -> Result<(),
         let host: String = host.chars().take(80).collect();
         Err(Refusal::failure(
             ReasonCode::BadRequest,
-            format!("a request on a connection to {target} names the host {host}"),
+            format!("a request on the connection to {target} has the host {host}"),
         ))
     })
 }

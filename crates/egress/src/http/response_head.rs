@@ -34,16 +34,16 @@ pub(crate) fn check_searchable<B: Body>(answer: &Response<B>, target: &Target) -
         words.any(|word| !word.trim_ascii().eq_ignore_ascii_case(plain.as_bytes()))
     };
     let why = match answer.status() {
-        StatusCode::PARTIAL_CONTENT => "a part of it came, though the whole was asked for",
-        StatusCode::IM_USED => "changes to it came, though the whole was asked for",
+        StatusCode::PARTIAL_CONTENT => "it is partial, but the request was for the whole",
+        StatusCode::IM_USED => "it is a delta, but the request was for the whole",
         _ if answer.body().is_end_stream() => return Ok(()),
-        _ if is_coded(CONTENT_ENCODING, "identity") => "it is compressed, though it was asked not to be",
-        _ if is_coded(TRANSFER_ENCODING, "chunked") => "its `transfer-encoding` is not `chunked` alone",
+        _ if is_coded(CONTENT_ENCODING, "identity") => "it is compressed, but the request did not allow that",
+        _ if is_coded(TRANSFER_ENCODING, "chunked") => "its `transfer-encoding` is not just `chunked`",
         _ => return Ok(()),
     };
     Err(Refusal::failure(
         ReasonCode::UnscannableResponse,
-        format!("the answer of {target} was refused, {why}, and it cannot be searched for secrets"),
+        format!("response of {target} refused: {why}, so it cannot be searched for secrets"),
     ))
 }
 

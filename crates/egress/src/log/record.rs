@@ -80,7 +80,7 @@ impl Record {
 
     /// Logs that the connection is established. Fails if the log is closed: there are no unlogged connections.
     pub(crate) async fn open(mut self, address: IpAddr) -> Result<Self, Refusal> {
-        let ending = || Refusal::failure(ReasonCode::Ending, "the job is ending and its log is closed");
+        let ending = || Refusal::failure(ReasonCode::Ending, "the sandbox is ending and its log is closed");
         let permit = self.sender.clone().reserve_owned().await.map_err(|_| ending())?;
         let connection = self.pending.as_mut().ok_or_else(ending)?;
         connection.address = Some(address);
@@ -124,7 +124,7 @@ impl Drop for Record {
         if let (Stage::Asked, Some(connection)) = (self.stage, &mut self.pending) {
             connection.verdict = Verdict::Failed;
         }
-        let Some(event) = self.take(None, "given up by the client or ended with the sandbox".into()) else {
+        let Some(event) = self.take(None, "closed by the client or with the sandbox".into()) else {
             return;
         };
         let Err(mpsc::error::TrySendError::Full(event)) = self.sender.try_send(event) else {
@@ -134,7 +134,7 @@ impl Drop for Record {
         match tokio::runtime::Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn(async move { sender.send(event).await })),
             Err(_) => {
-                tracing::warn!(?event, "the end of a connection could not be logged, the server is stopping");
+                tracing::warn!(?event, "cannot log the end of a connection, the server is stopping");
             }
         }
     }

@@ -26,8 +26,31 @@ const MAX_BURST: Duration = Duration::from_secs(1);
 /// The maximum delay of a client.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// Target host, port and reason. Refusals with the same kind count as of_kind.
-type Kind = (String, u16, Option<ReasonCode>);
+/// What refusals of the same kind have in common.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Hash)]
+struct Kind {
+    host: String,
+    port: u16,
+    code: Option<ReasonCode>,
+    /// Only for names that do not resolve.
+    call: Option<String>,
+}
+
+impl Kind {
+    fn of(connection: &Connection) -> Self {
+        let (host, code) = (connection.host.clone(), connection.code);
+        match code {
+            // No port of the host works. Each call that needs it is told once.
+            Some(ReasonCode::ResolveFailed) => Self { host, port: 0, code, call: connection.call.clone() },
+            _ => Self { host, port: connection.port, code, call: None },
+        }
+    }
+
+    /// How many refusals of this kind are logged individually.
+    fn logged_individually(&self) -> u32 {
+        if self.code == Some(ReasonCode::ResolveFailed) { 1 } else { LOGGED_PER_KIND }
+    }
+}
 
 /// Counts the refusals of one proxy.
 #[derive(Debug)]
@@ -60,17 +83,17 @@ impl RefusalLimiter {
     /// Counts a refusal and returns it, with the number of refusals it stands for, if it should be logged now.
     pub(crate) fn count_refusal(&self, mut connection: Connection) -> Option<Connection> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let kind = (connection.host.clone(), connection.port, connection.code);
+        let kind = Kind::of(&connection);
         let is_known = state.kinds.contains_key(&kind) || state.kinds.len() < MAX_KINDS;
         let kind = if is_known && state.all < MAX_LOGGED { kind } else { Kind::default() };
-        let now = Instant::now();
+        let (now, individually) = (Instant::now(), kind.logged_individually());
         let of_kind = state.kinds.entry(kind).or_insert_with(|| KindState {
             logged: 0,
             at: now,
             held: 0,
             newest: None,
         });
-        if of_kind.logged >= LOGGED_PER_KIND && now.duration_since(of_kind.at) < LOG_INTERVAL {
+        if of_kind.logged >= individually && now.duration_since(of_kind.at) < LOG_INTERVAL {
             of_kind.held += 1;
             of_kind.newest = Some(connection);
             return None;
@@ -137,6 +160,21 @@ mod tests {
         }
         assert_eq!(counted, 1000);
         assert!(refusals.held().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn unresolved_name_is_logged_once_per_call_and_then_counted() {
+        let refusals = RefusalLimiter::new();
+        let unresolved = |id: u64, call: &str| {
+            let (code, call) = (Some(ReasonCode::ResolveFailed), Some(call.to_owned()));
+            // Another port of a name that does not resolve is no news.
+            Connection { code, call, port: u16::try_from(id).unwrap(), ..refused(id, "gone.example") }
+        };
+        let logged: Vec<u64> =
+            (0..17).filter_map(|id| refusals.count_refusal(unresolved(id, "a.1"))).map(|c| c.id).collect();
+        assert_eq!(logged, [0]);
+        assert!(refusals.count_refusal(unresolved(17, "b.1")).is_some(), "the next call");
+        assert_eq!(refusals.held().iter().map(|held| 1 + held.repeated).sum::<u64>(), 16);
     }
 
     #[tokio::test(start_paused = true)]

@@ -46,7 +46,7 @@ impl FromStr for Cidr {
         }
         let range: IpNet = text.parse().map_err(|_| refuse("not an address range".into()))?;
         if range.trunc() != range {
-            return Err(refuse(format!("bits are set behind the prefix, {} is meant", range.trunc())));
+            return Err(refuse(format!("bits are set after the prefix; write {}", range.trunc())));
         }
         Ok(Self(unmap(range)))
     }
@@ -109,7 +109,7 @@ impl Ranges {
                 range: *range,
                 reason: "refused by the operator of this server",
                 remedy: format!(
-                    "only the operator of this server can, by removing {range} from `deny_ranges` in the section [egress]"
+                    "ask the operator of this server to remove {range} from `deny_ranges` in the section [egress]"
                 ),
             });
         }
@@ -121,7 +121,7 @@ impl Ranges {
             range: refused.range,
             reason: &refused.reason,
             remedy: format!(
-                "only the operator of this server can, by adding \"{address}\" to `allow_ranges` in the section [egress]"
+                "ask the operator of this server to add \"{address}\" to `allow_ranges` in the section [egress]"
             ),
         })
     }

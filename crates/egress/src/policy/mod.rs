@@ -185,13 +185,13 @@ impl Policy {
             return Ok(());
         };
         let what = match &target.host {
-            Host::Address(_) => format!("{target} was refused, it"),
-            Host::Name(_) => format!("{target} was refused, its address {address}"),
+            Host::Address(_) => format!("{target} refused: it"),
+            Host::Name(_) => format!("{target} refused: its address {address}"),
         };
         Err(Refusal {
             code: ReasonCode::RefusedRange,
             rule: range.to_string(),
-            reason: format!("{what} lies in {range}: {reason}"),
+            reason: format!("{what} is in {range}: {reason}"),
             remedy,
         })
     }
@@ -202,7 +202,7 @@ fn check_mode(mode: &Mode, target: &Target, visibility: Visibility<'_>) -> Resul
         Mode::Off => Err(Refusal {
             code: ReasonCode::EgressOff,
             rule: "off".into(),
-            reason: format!("{target} was refused, this job may not connect anywhere"),
+            reason: format!("{target} refused: the egress policy is off"),
             remedy: remedy(&[Rule::for_target(target)]),
         }),
         Mode::Packages => check_packages(target, visibility),
@@ -212,7 +212,7 @@ fn check_mode(mode: &Mode, target: &Target, visibility: Visibility<'_>) -> Resul
             Some(why) => Err(Refusal {
                 code: ReasonCode::PortNotAllowed,
                 rule: mode.name().to_owned(),
-                reason: format!("{target} was refused, port {} is closed: {why}", target.port),
+                reason: format!("{target} refused: port {} is closed: {why}", target.port),
                 remedy: remedy(&[Rule::for_target(target)]),
             }),
         },
@@ -223,8 +223,8 @@ fn above_ceiling(target: &Target, refusal: &Refusal) -> Refusal {
     Refusal {
         code: ReasonCode::AboveCeiling,
         rule: format!("ceiling:{}", refusal.rule),
-        reason: format!("{target} was refused, no job of this server may reach it"),
-        remedy: "only the operator of this server can, by `ceiling` in the section [egress]".into(),
+        reason: format!("{target} refused: the server's egress ceiling does not allow it"),
+        remedy: "ask the operator of this server to change `ceiling` in the section [egress]".into(),
     }
 }
 
@@ -234,21 +234,21 @@ fn check_packages(target: &Target, visibility: Visibility<'_>) -> Result<Grant, 
         (Fit::Whole, Some(group)) if visibility == Visibility::WithoutTls => Err(Refusal {
             code: ReasonCode::WithoutTls,
             rule: format!("packages:{}", group.name),
-            reason: format!("{target} was refused, {NO_TLS}"),
+            reason: format!("{target} refused: {NO_TLS}"),
             remedy: packages_remedy(Rule::for_target(target).allowing_without_tls()),
         }),
         (Fit::Whole, Some(group)) => Ok(Grant { rule: format!("packages:{}", group.name) }),
         (Fit::HostOnly, Some(group)) => Err(Refusal {
             code: ReasonCode::PortNotAllowed,
             rule: format!("packages:{}", group.name),
-            reason: format!("{target} was refused, this host is allowed on the ports 80 and 443 only"),
+            reason: format!("{target} refused: this host is allowed only on the ports 80 and 443"),
             remedy: packages_remedy(Rule::for_target(target)),
         }),
         _ => Err(Refusal {
             code: ReasonCode::NotInPackages,
             rule: "packages".into(),
             reason: format!(
-                "{target} was refused, it is none of the package registries and code hosts that this job may reach"
+                "{target} refused: it is not one of the package registries and code hosts of the policy `packages`"
             ),
             remedy: packages_remedy(Rule::for_target(target)),
         }),
@@ -286,25 +286,25 @@ fn check_list(rules: &[Rule], target: &Target, visibility: Visibility<'_>) -> Re
     });
     let (code, rule, why) = match nearest {
         Some((rule, Mismatch::Port)) => {
-            (ReasonCode::PortNotAllowed, rule.to_string(), "this host is allowed on other ports only")
+            (ReasonCode::PortNotAllowed, rule.to_string(), "this host is allowed only on other ports")
         }
         Some((rule, Mismatch::Request)) => (
             ReasonCode::RequestNotAllowed,
             rule.to_string(),
-            "this host is allowed for other methods or paths only",
+            "this host is allowed only for other methods or paths",
         ),
         Some((rule, Mismatch::NotVisible)) => (
             ReasonCode::RequestNotAllowed,
             rule.to_string(),
-            "its rule names methods or paths, which cannot be seen inside TLS unless a secret names the host",
+            "its rule has methods or paths, which are not visible inside TLS unless a secret names the host",
         ),
         Some((rule, Mismatch::Tls)) => (ReasonCode::WithoutTls, rule.to_string(), NO_TLS),
-        None => (ReasonCode::NotInList, "list".into(), "it is not in the list of what this job may reach"),
+        None => (ReasonCode::NotInList, "list".into(), "it is not in the list of allowed hosts"),
     };
     Err(Refusal {
         code,
         rule,
-        reason: format!("{target} was refused, {why}"),
+        reason: format!("{target} refused: {why}"),
         remedy: remedy(if suggested.len() > 8 { &suggested[suggested.len() - 1..] } else { &suggested }),
     })
 }
@@ -318,7 +318,7 @@ enum Mismatch {
 }
 
 /// Why an established tunnel is refused.
-const NO_TLS: &str = "the tunnel does not begin with TLS, and no rule allows it without";
+const NO_TLS: &str = "the tunnel does not start with TLS, and no rule allows that";
 
 fn packages_remedy(rule: Rule) -> String {
     match "packages".parse::<Rule>() {

@@ -48,7 +48,7 @@ impl RequestFilter {
                 || method.len() > LONGEST_METHOD
                 || !method.bytes().all(|byte| byte.is_ascii_uppercase())
             {
-                return Err(refuse(format!("the method {method:.40?} is not one such as GET or POST")));
+                return Err(refuse(format!("{method:.40?} is not a method such as GET or POST")));
             }
         }
         for path in &object.paths {
@@ -56,7 +56,7 @@ impl RequestFilter {
             if !path.starts_with('/') || path.len() > LONGEST_PATH || !star || path.contains(['?', '#', '%'])
             {
                 return Err(refuse(format!(
-                    "the path {path:.80?} does not begin with / , or has a star elsewhere than at the end"
+                    "the path {path:.80?} must begin with / and may have a star only at the end"
                 )));
             }
         }

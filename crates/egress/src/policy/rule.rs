@@ -170,10 +170,10 @@ impl FromStr for Rule {
             return Ok(plain(Subject::Packages, None));
         }
         if text.contains("://") {
-            return Err(refuse("a URL, write the host alone"));
+            return Err(refuse("a URL; write only the host"));
         }
         if text == "*" {
-            return Err(refuse("everything, write \"egress\": \"open\" instead"));
+            return Err(refuse("everything; write \"egress\": \"open\" instead"));
         }
         let (host, port) =
             split_port(text).ok_or_else(|| refuse("the port is not a number from 1 to 65535"))?;
@@ -185,7 +185,7 @@ impl FromStr for Rule {
             };
         }
         if host.contains('*') {
-            return Err(refuse("a star stands only at the front, followed by a dot"));
+            return Err(refuse("a star is only allowed at the front, followed by a dot"));
         }
         let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
         if bare.contains('/') {
@@ -245,7 +245,7 @@ impl Serialize for Rule {
 #[derive(Deserialize)]
 #[serde(
     untagged,
-    expecting = "expected a text such as \"example.org\", or an object with `host`, `methods`, `paths` and `without_tls`"
+    expecting = "must be a string such as \"example.org\", or an object with `host`, `methods`, `paths` and `without_tls`"
 )]
 enum RuleForm {
     Text(String),
@@ -262,13 +262,11 @@ impl<'de> Deserialize<'de> for Rule {
                 let without_tls = object.without_tls;
                 let filter = RequestFilter::check(object).map_err(D::Error::custom)?;
                 if rule.is_packages() && (!filter.is_unrestricted() || without_tls) {
-                    return Err(D::Error::custom(
-                        "`packages` takes no methods and paths, and no `without_tls`",
-                    ));
+                    return Err(D::Error::custom("`packages` allows no `methods`, `paths` or `without_tls`"));
                 }
                 if without_tls && !filter.is_unrestricted() {
                     return Err(D::Error::custom(format!(
-                        "\"{rule}\" has `without_tls` beside methods or paths, which are not seen in a tunnel; write two rules"
+                        "\"{rule}\" combines `without_tls` with methods or paths, which are not visible in a tunnel; write two rules"
                     )));
                 }
                 Ok(Self { filter, without_tls, ..rule })

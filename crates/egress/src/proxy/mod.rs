@@ -8,6 +8,7 @@ mod tunnel;
 
 use std::convert::Infallible;
 use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
@@ -22,7 +23,9 @@ use tokio::time::timeout;
 
 use crate::event::EgressEvent;
 use crate::gate::{Admitted, Approver, Gate, Requester};
-use crate::http::{ForwardContext, ResponseBody, check_unique_headers, forward, refusal_response};
+use crate::http::{
+    ForwardContext, RefusalForm, ResponseBody, check_unique_headers, forward, refusal_response,
+};
 use crate::policy::{Policy, Visibility};
 use crate::prefixed::Prefixed;
 use crate::refusal::{ReasonCode, Refusal};
@@ -148,9 +151,10 @@ impl Shared {
         slot: &TunnelSlot,
         request: Request<Incoming>,
     ) -> Response<ResponseBody> {
+        let form = RefusalForm::of(&request, None);
         match self.try_answer(capacity, slot, request).await {
             Ok(response) => response,
-            Err(refusal) => refusal_response(&refusal),
+            Err(refusal) => refusal_response(&refusal, &form),
         }
     }
 
@@ -214,8 +218,9 @@ impl Shared {
             return Ok(());
         }
         let most = self.gate.settings().connections;
-        let reason =
-            format!("{target} must wait, this sandbox has {most} connections open, the most it may have");
+        let reason = format!(
+            "cannot connect to {target}: this sandbox has reached its limit of {most} open connections"
+        );
         let refusal = Refusal::failure(ReasonCode::TooManyConnections, reason);
         self.gate.refuse(requester.clone(), Some(target), &refusal).await;
         Err(refusal)
@@ -286,7 +291,7 @@ impl Shared {
         let request = match timeout(limit, socks::read_request(&mut stream)).await {
             Ok(Ok(request)) => request,
             Ok(Err(error)) => return self.log_broken(ReasonCode::BadRequest, &error.to_string()).await,
-            Err(_) => return self.log_broken(ReasonCode::Timeout, "it took too long").await,
+            Err(_) => return self.log_broken(ReasonCode::Timeout, "the request took too long").await,
         };
         let call = request.user.as_deref().and_then(plain_call);
         let requester = Requester { call, method: "SOCKS5".into() };
@@ -309,7 +314,7 @@ impl Shared {
 
     async fn log_broken(&self, code: ReasonCode, why: &str) {
         let requester = Requester { call: None, method: String::new() };
-        let refusal = Refusal::failure(code, format!("a request could not be read: {why}"));
+        let refusal = Refusal::failure(code, format!("invalid request: {why}"));
         self.gate.refuse(requester, None, &refusal).await;
     }
 
@@ -340,7 +345,7 @@ where
     match timeout(shared.gate.settings().header_timeout, stream.read_exact(&mut first)).await {
         Ok(Ok(_)) => {}
         Ok(Err(_)) => return,
-        Err(_) => return shared.log_broken(ReasonCode::Timeout, "no byte came").await,
+        Err(_) => return shared.log_broken(ReasonCode::Timeout, "no data received").await,
     }
     let stream = Prefixed { first: Bytes::copy_from_slice(&first), stream };
     if first[0] == socks::VERSION {
@@ -354,7 +359,9 @@ where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let slot: Arc<TunnelSlot> = Arc::default();
+    let has_requested = AtomicBool::new(false);
     let service = service_fn(|request| {
+        has_requested.store(true, Ordering::Relaxed);
         let (shared, slot) = (Arc::clone(&shared), Arc::clone(&slot));
         async move { Ok::<_, Infallible>(shared.answer(capacity, &slot, request).await) }
     });
@@ -367,14 +374,16 @@ where
         .with_upgrades()
         .await;
     match served {
+        // A client that keeps its connection for a next request, which does not come.
+        Err(error) if error.is_timeout() && has_requested.load(Ordering::Relaxed) => {}
         Err(error) if error.is_parse() || error.is_timeout() => shared.log_unreadable(&error).await,
-        Err(error) => tracing::debug!(%error, "a connection out of a sandbox broke"),
+        Err(error) => tracing::debug!(%error, "a connection from a sandbox broke"),
         Ok(()) => {}
     }
     let waiting = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
     let Some(Waiting { client, requester, target, admitted }) = waiting else { return };
     match client.await {
         Ok(client) => shared.run(TokioIo::new(client), &requester, target, admitted).await,
-        Err(error) => admitted.record.close(None, format!("the client was gone: {error}")).await,
+        Err(error) => admitted.record.close(None, format!("the client disconnected: {error}")).await,
     }
 }

@@ -16,13 +16,13 @@ pub(super) fn read_target<B>(request: &Request<B>) -> Result<Target, Refusal> {
     let bad = |reason: String| Refusal::failure(ReasonCode::BadRequest, reason);
     let uri = request.uri();
     let Some(authority) = uri.authority() else {
-        return Err(bad("this is a proxy, it serves CONNECT and requests with a whole URL".into()));
+        return Err(bad("this is a proxy; it serves CONNECT and requests with an absolute URL".into()));
     };
     let default_port = match (request.method() == Method::CONNECT, uri.scheme_str()) {
         (true, _) => None,
         (false, Some("http")) => Some(80),
         (false, _) => {
-            return Err(bad(format!("only http:// is served as plain HTTP, {uri:.80} needs CONNECT")));
+            return Err(bad(format!("only http:// works as plain HTTP; use CONNECT for {uri:.80}")));
         }
     };
     Target::from_authority(authority.as_str(), default_port).map_err(|error| bad(error.to_string()))

@@ -63,7 +63,7 @@ fn destination(request: &Request<Full<Bytes>>) -> Result<(Scheme, Target), Refus
     let (scheme, port) = match request.uri().scheme_str() {
         Some("http") => (Scheme::Http, 80),
         Some("https") => (Scheme::Https, 443),
-        _ => return Err(bad(format!("`{}` begins neither with http:// nor https://", request.uri()))),
+        _ => return Err(bad(format!("`{}` does not begin with http:// or https://", request.uri()))),
     };
     let authority = request.uri().authority().map_or("", hyper::http::uri::Authority::as_str);
     let target = Target::from_authority(authority, Some(port)).map_err(|error| bad(error.to_string()))?;

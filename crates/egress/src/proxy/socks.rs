@@ -46,15 +46,13 @@ where
             let name = read_short(stream).await?;
             String::from_utf8_lossy(&name).parse::<Host>().map_err(|error| error.to_string())
         }
-        _ => return Err(std::io::Error::other("an address of an unknown kind")),
+        _ => return Err(std::io::Error::other("unknown address type")),
     };
     let port = u16::from_be_bytes(read_bytes::<2, _>(stream).await?);
     let bad = |reason: String| Refusal::failure(ReasonCode::BadRequest, reason);
     let target = match host {
-        Ok(_) if command != CONNECT => {
-            Err(bad("only connections are served over SOCKS5, no listening and no UDP".into()))
-        }
-        Ok(_) if port == 0 => Err(bad("port 0 cannot be connected to".into())),
+        Ok(_) if command != CONNECT => Err(bad("SOCKS5 supports only CONNECT, not BIND or UDP".into())),
+        Ok(_) if port == 0 => Err(bad("port 0 is not valid".into())),
         Ok(host) => Ok(Target { host, port }),
         Err(why) => Err(bad(why)),
     };
@@ -83,7 +81,7 @@ async fn agree_on_method<S: AsyncRead + AsyncWrite + Unpin>(
         return Ok(None);
     }
     stream.write_all(&[VERSION, NO_METHOD]).await?;
-    Err(std::io::Error::other("the client offers no way to log in that is known"))
+    Err(std::io::Error::other("the client offers no supported authentication method"))
 }
 
 /// Tells the client that the connection is established.

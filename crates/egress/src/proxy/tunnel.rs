@@ -74,7 +74,7 @@ impl Tunnel<'_> {
         match self.check(&first_bytes, grant).await {
             Ok(()) if first_bytes.kind == Kind::Other => record.set_without_tls(),
             Ok(()) => {}
-            Err(_) if first_bytes.kind == Kind::Closed => return (None, "closed without a byte".into()),
+            Err(_) if first_bytes.kind == Kind::Closed => return (None, "closed without data".into()),
             Err(refusal) => {
                 // The connection itself was allowed and logged, so the reason for ending it must be logged too.
                 self.gate.refuse(self.requester.clone(), Some(self.target), &refusal).await;

@@ -6,6 +6,6 @@ mod redact;
 mod secret;
 
 pub use redact::{RedactedStream, Redactor};
-pub use secret::{Secret, SecretGrant, SecretString, Secrets};
+pub use secret::{MAX_SECRET_HOSTS, Secret, SecretGrant, SecretString, Secrets};
 
 pub(crate) use leak_scanner::{Found, LeakScanBody, LeakScanStream, Transport};

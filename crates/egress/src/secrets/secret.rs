@@ -19,7 +19,7 @@ use crate::target::Target;
 /// The prefix of every placeholder.
 const PLACEHOLDER_PREFIX: &str = "caisson-placeholder-";
 /// The maximum number of hosts per secret.
-const MAX_HOSTS: usize = 32;
+pub const MAX_SECRET_HOSTS: usize = 32;
 
 /// A confidential text. Its `Debug` output is `***`.
 #[derive(Clone, PartialEq, Eq)]
@@ -59,8 +59,11 @@ impl SecretGrant {
     /// There is no host, there are too many, or one is not a name.
     pub fn check(&self, secret: &str) -> Result<(), EgressError> {
         let refuse = |why: String| EgressError::Secret { secret: secret.chars().take(80).collect(), why };
-        if self.hosts.is_empty() || self.hosts.len() > MAX_HOSTS {
-            return Err(refuse(format!("`hosts` has {} entries, give 1 to {MAX_HOSTS}", self.hosts.len())));
+        if self.hosts.is_empty() || self.hosts.len() > MAX_SECRET_HOSTS {
+            return Err(refuse(format!(
+                "`hosts` has {} entries; allowed are 1 to {MAX_SECRET_HOSTS}",
+                self.hosts.len()
+            )));
         }
         if let Some(rule) = self.hosts.iter().find(|rule| !rule.names_a_host()) {
             return Err(refuse(format!("\"{rule}\" is not a host name or *.name")));
@@ -99,7 +102,7 @@ impl Secret {
         let refuse =
             |why: &str| EgressError::Secret { secret: name.chars().take(80).collect(), why: why.into() };
         if value.reveal().len() < SHORTEST_VALUE {
-            return Err(refuse("its value has less than 8 characters, too few to be told from other text"));
+            return Err(refuse("its value has fewer than 8 characters, too few to recognize it in text"));
         }
         if HeaderValue::from_str(value.reveal()).is_err() {
             return Err(refuse("its value has characters that cannot be sent in a header"));
@@ -250,7 +253,7 @@ impl Secrets {
         match self.secrets.iter().find(|secret| name.contains(&secret.placeholder)) {
             Some(secret) => Err(Refusal {
                 reason: format!(
-                    "{target} was refused, its name holds the placeholder of {}, which belongs into headers alone",
+                    "{target} refused: its name contains the placeholder of {}, which is only allowed in headers",
                     secret.name
                 ),
                 remedy: String::new(),
@@ -297,7 +300,7 @@ impl Secrets {
             Some(secret) if secret.is_for(target) => Err(Refusal {
                 remedy: "use https".into(),
                 reason: format!(
-                    "{target} was refused, the request carries the placeholder of {} and would not be encrypted",
+                    "{target} refused: the request contains the placeholder of {} and is not encrypted",
                     secret.name
                 ),
                 ..secret.refuse(target)
@@ -324,12 +327,12 @@ impl Secret {
             code: ReasonCode::SecretHostMismatch,
             rule: format!("secret:{}", self.name),
             reason: format!(
-                "{target} was refused, the request carries the placeholder of {}, which may be sent to {} only",
+                "{target} refused: the request contains the placeholder of {}, which may only be sent to {}",
                 self.name,
                 hosts.join(", ")
             ),
             remedy: format!(
-                "add the host to `hosts` of the secret {} in the job, if it may have the value",
+                "add the host to `hosts` of the secret {} if it may receive the value",
                 self.name
             ),
         }

@@ -16,19 +16,17 @@ pub(crate) fn refuse(target: &Target, error: &CertificateError) -> Refusal {
             ("is for another name", Remedy::Owner)
         }
         CertificateError::Revoked => ("was revoked", Remedy::Owner),
-        CertificateError::UnknownIssuer => {
-            ("was signed by an authority that this server does not know", Remedy::Operator)
-        }
+        CertificateError::UnknownIssuer => ("was signed by an unknown authority", Remedy::Operator),
         // The TLS library has no error variant for this case.
         CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
-            ("is that of an authority, and none that an authority has signed for it", Remedy::Operator)
+            ("is the certificate of an authority, not of a server", Remedy::Operator)
         }
         _ => ("is not valid", Remedy::Owner),
     };
     let remedy = match remedy {
-        Remedy::Owner => format!("whoever runs {target} can, by a valid certificate"),
+        Remedy::Owner => format!("the owner of {target} must install a valid certificate"),
         Remedy::Operator => {
-            "the operator of this server can, by the certificate of the authority in `extra_ca` of \
+            "ask the operator of this server to add the certificate of the authority to `extra_ca` in \
                              the section [egress]"
                 .to_owned()
         }
@@ -36,7 +34,7 @@ pub(crate) fn refuse(target: &Target, error: &CertificateError) -> Refusal {
     Refusal {
         code: ReasonCode::BadCertificate,
         rule: String::new(),
-        reason: format!("{target} cannot be trusted, its certificate {why}"),
+        reason: format!("{target} is not trusted: its certificate {why}"),
         remedy,
     }
 }
@@ -57,7 +55,7 @@ mod tests {
         for (error, why, remedy) in [
             (CertificateError::Expired, "has expired", "a.example:443"),
             (CertificateError::NotValidForName, "another name", "a.example:443"),
-            (CertificateError::UnknownIssuer, "does not know", "extra_ca"),
+            (CertificateError::UnknownIssuer, "unknown authority", "extra_ca"),
             (CertificateError::BadSignature, "not valid", "a.example:443"),
         ] {
             let refusal = refuse(&target, &error);

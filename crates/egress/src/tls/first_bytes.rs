@@ -108,8 +108,8 @@ pub(crate) fn check_server_name(server_name: Option<&str>, target: &Target) -> R
     Err(Refusal {
         code: ReasonCode::ServerNameMismatch,
         rule: String::new(),
-        reason: format!("{target} was refused, the TLS handshake names {actual}"),
-        remedy: format!("have the client name {expected} in its TLS handshake (SNI)"),
+        reason: format!("{target} refused: the TLS handshake names {actual}"),
+        remedy: format!("configure the client to name {expected} in its TLS handshake (SNI)"),
     })
 }
 

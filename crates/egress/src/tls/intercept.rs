@@ -25,9 +25,9 @@ use super::upstream::Upstream;
 use crate::event::{EgressEvent, Fetch, now_ms};
 use crate::gate::{Admitted, Gate, Requester};
 use crate::http::{
-    AuditedBody, BodyGuard, ResponseBody, Scheme, Upgrade, ask_for_searchable, check_host, check_searchable,
-    check_unique_headers, fetch_of, host_header, is_web_socket, redact_head, refusal_response,
-    restore_placeholders, serialized_refusal, strip,
+    AuditedBody, BodyGuard, RefusalForm, ResponseBody, Scheme, Upgrade, ask_for_searchable, check_host,
+    check_searchable, check_unique_headers, fetch_of, host_header, is_web_socket, redact_head,
+    refusal_response, restore_placeholders, serialized_refusal, strip,
 };
 use crate::policy::{Grant, Visibility};
 use crate::prefixed::Prefixed;
@@ -110,8 +110,10 @@ pub(crate) async fn intercept<C>(
         };
         let client = match timeout(HANDSHAKE_TIMEOUT, acceptor.accept(client)).await {
             Ok(Ok(client)) => client,
-            Ok(Err(error)) => return (None, format!("the client broke the handshake off: {error}")),
-            Err(_) => return (Some(ReasonCode::Timeout), "the client did not finish its handshake".into()),
+            Ok(Err(error)) => return (None, format!("the client aborted the TLS handshake: {error}")),
+            Err(_) => {
+                return (Some(ReasonCode::Timeout), "the client did not finish the TLS handshake".into());
+            }
         };
         let (connection_alive, mut server_ends) = oneshot::channel();
         // A client that names another server gets an error response; nothing is forwarded.
@@ -186,7 +188,7 @@ where
         remedy: "use https".into(),
         ..Refusal::failure(
             ReasonCode::BadRequest,
-            format!("{target} is a host of a secret, and nothing but TLS is spoken to it"),
+            format!("{target} is a host of a secret and may only be used with TLS"),
         )
     };
     let _ = timeout(HANDSHAKE_TIMEOUT, client.write_all(serialized_refusal(&refusal).as_bytes())).await;
@@ -205,11 +207,10 @@ where
 {
     let failed = |code, what: String| Refusal::failure(code, format!("{target} {what}"));
     let stream = upstream.secure(target, stream).await?;
-    let (sender, connection) = http1::Builder::new()
-        .max_buf_size(HEAD_LIMIT)
-        .handshake(TokioIo::new(stream))
-        .await
-        .map_err(|error| failed(ReasonCode::ConnectFailed, format!("gave no proper answer: {error}")))?;
+    let (sender, connection) =
+        http1::Builder::new().max_buf_size(HEAD_LIMIT).handshake(TokioIo::new(stream)).await.map_err(
+            |error| failed(ReasonCode::ConnectFailed, format!("sent an invalid response: {error}")),
+        )?;
     // Ends with the sender, which lives as long as the session, or when the server closes the connection.
     drop(tokio::spawn(async move {
         let _ = connection.with_upgrades().await;
@@ -220,12 +221,13 @@ where
 
 impl InterceptedConnection<'_> {
     async fn answer(&self, request: Request<Incoming>) -> Response<ResponseBody> {
+        let form = RefusalForm::of(&request, Some(&self.target.host.to_string()));
         match self.try_answer(request).await {
             Ok(response) => response,
             Err(refusal) => {
                 // The connection itself was allowed and logged, so the refused request must be logged too.
                 self.gate.refuse(self.requester.clone(), Some(self.target), &refusal).await;
-                refusal_response(&refusal)
+                refusal_response(&refusal, &form)
             }
         }
     }
@@ -264,7 +266,7 @@ impl InterceptedConnection<'_> {
         let failed = |what: &str| {
             Refusal::failure(
                 ReasonCode::ConnectFailed,
-                format!("{} gave no proper answer: {what}", self.target),
+                format!("{} sent an invalid response: {what}", self.target),
             )
         };
         let mut response = {
@@ -280,7 +282,7 @@ impl InterceptedConnection<'_> {
         fetch.status = response.status().as_u16();
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             let Some(upgrade) = upgrade else {
-                return Err(failed("it changed the protocol without being asked"));
+                return Err(failed("it switched protocols without a request"));
             };
             let server = hyper::upgrade::on(&mut response);
             *self.upgraded.lock().await = Some(Upgrade { client: upgrade, server, is_web_socket });

@@ -61,16 +61,17 @@ impl Upstream {
         S: AsyncRead + AsyncWrite + Unpin,
     {
         let failed = |code, what: String| Refusal::failure(code, format!("{target} {what}"));
-        let name = ServerName::try_from(target.host.to_string())
-            .map_err(|error| failed(ReasonCode::BadRequest, format!("is no name for TLS: {error}")))?;
+        let name = ServerName::try_from(target.host.to_string()).map_err(|error| {
+            failed(ReasonCode::BadRequest, format!("is not a valid TLS server name: {error}"))
+        })?;
         let connecting = TlsConnector::from(Arc::clone(&self.config)).connect(name, stream);
         match timeout(HANDSHAKE_TIMEOUT, connecting).await {
             Ok(Ok(stream)) => Ok(stream),
             Ok(Err(error)) => match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
                 Some(rustls::Error::InvalidCertificate(why)) => Err(certificate_refusal::refuse(target, why)),
-                _ => Err(failed(ReasonCode::ConnectFailed, format!("cannot be spoken to over TLS: {error}"))),
+                _ => Err(failed(ReasonCode::ConnectFailed, format!("failed the TLS handshake: {error}"))),
             },
-            Err(_) => Err(failed(ReasonCode::Timeout, "did not finish its handshake".into())),
+            Err(_) => Err(failed(ReasonCode::Timeout, "did not finish the TLS handshake".into())),
         }
     }
 }

@@ -112,10 +112,7 @@ impl Ledger {
     /// The code and reason for connections that end because of the byte limit.
     pub(crate) fn ending(&self) -> (Option<ReasonCode>, String) {
         let most = self.allowance.bytes.unwrap_or_default();
-        (
-            Some(ReasonCode::BudgetExhausted),
-            format!("ended, the job has used up the {most} bytes that it may send and receive"),
-        )
+        (Some(ReasonCode::BudgetExhausted), format!("closed: the network limit of {most} bytes is used up"))
     }
 
     fn now_micros(&self) -> u64 {
@@ -127,7 +124,7 @@ fn limit_refusal(target: &Target, what: &str) -> Refusal {
     Refusal {
         code: ReasonCode::BudgetExhausted,
         rule: "allowance".into(),
-        reason: format!("{target} was refused, the job has used up its {what}"),
-        remedy: "give the job a larger `network` allowance".into(),
+        reason: format!("{target} refused: the network limit of {what} is used up"),
+        remedy: "raise the limit in `network`".into(),
     }
 }

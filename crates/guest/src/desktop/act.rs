@@ -12,7 +12,8 @@ use super::screenshot::PngImage;
 use super::{Desktop, DesktopGuard, acquire, bad_input, environment, on_display, windows};
 use crate::journal::{Phase, ProcessCall};
 use crate::output::{Cursor, Next, Reach};
-use crate::{process, sys};
+use crate::process;
+use crate::random::random_hex;
 
 /// How often to look for an awaited window, and for how long if the request sets no limit.
 const WINDOW_POLL_INTERVAL: Duration = Duration::from_millis(25);
@@ -128,10 +129,14 @@ async fn launch(desktop: &Desktop, spec: &DesktopSpec, command: String) -> Done 
     if command.trim().is_empty() || command.contains('\0') {
         return Err(bad_input("`command` is empty or has a NUL character"));
     }
+    let random = random_hex().map_err(|error| GuiError {
+        code: GuiErrorCode::NoDesktop,
+        message: format!("reading random bytes: {error}"),
+    })?;
     let call = process::start(
         &desktop.resources,
         Exec {
-            key: CallKey::new(format!("launch-{}", sys::random_hex()), 1),
+            key: CallKey::new(format!("launch-{random}"), 1),
             program: Program::Shell(command.clone()),
             environment: environment(spec),
             directory: None,

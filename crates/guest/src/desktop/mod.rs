@@ -259,5 +259,7 @@ fn window_manager(spec: &DesktopSpec) -> ServiceSpec {
     let program = vec!["icewm".to_owned()];
     let mut manager = service("window-manager", program, spec, Readiness::Started);
     manager.requires = vec![x_server(spec)];
+    // Programs of its menu start in the same directory: the workspace.
+    manager.directory = None;
     manager
 }

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use crate::files::errors::{failed, refusal};
 use crate::files::resolve::{NameInDirectory, Parents, RelativePath, Root, Workspace};
-use crate::sys;
+use crate::random::random_hex;
 
 /// Name prefix of temporary files.
 pub(crate) const UNFINISHED_PREFIX: &str = ".caisson-unfinished-";
@@ -37,7 +37,8 @@ impl Replacement {
         let path = RelativePath::parse(path, Root::Refused)?;
         let place = workspace.place("writing", &path, Parents::Make)?;
         let replaced = existing_mode(&place, &path)?;
-        let unfinished = OsString::from(format!("{UNFINISHED_PREFIX}{}", sys::random_hex()));
+        let random = random_hex().map_err(failed("writing", &path))?;
+        let unfinished = OsString::from(format!("{UNFINISHED_PREFIX}{random}"));
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = openat(&place.parent, &unfinished, flags, Mode::from_raw_mode(0o600));
         let file = file.map_err(failed("writing", &path))?.into();

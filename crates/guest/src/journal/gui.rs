@@ -32,7 +32,7 @@ impl GuiCall {
         if !image.is_empty()
             && let Err(error) = write_file(&self.folder, IMAGE_FILE, image)
         {
-            let message = format!("the picture was taken, but could not be kept: {error}");
+            let message = format!("cannot store the screenshot: {error}");
             result = GuiResult::Error(GuiError { code: GuiErrorCode::NoDesktop, message });
         }
         *self.result.borrow_mut() = Some(result);

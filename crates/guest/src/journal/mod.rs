@@ -2,7 +2,7 @@
 //!
 //! A key never runs twice. The guest answers from the table in memory. In the state directory, `journal.jsonl` has a
 //! line for each request and each result, and `calls/<key>` holds long output and results that are too large for a
-//! line. A guest that restarts begins with an empty journal; the host notices by the boot ID.
+//! line. A guest that restarts begins with an empty journal; the host notices by the boot ID and gives up the sandbox.
 
 mod backpressure;
 mod file;

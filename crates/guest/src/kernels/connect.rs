@@ -13,7 +13,7 @@ use crate::files::worker::Workers;
 use crate::kernels::spec::KernelSpec;
 use crate::kernels::zmtp;
 use crate::ports::dial_unix;
-use crate::sys;
+use crate::random::random_hex;
 
 /// How long to wait before retrying a kernel that does not listen yet.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
@@ -60,7 +60,7 @@ impl Connection {
     /// Allocates a connection for a kernel: Unix sockets if the kernel supports them, TCP ports on loopback
     /// otherwise.
     pub(crate) async fn new(home: &Path, spec: &KernelSpec) -> io::Result<Self> {
-        let key = sys::random_hex();
+        let key = random_hex()?;
         if spec.speaks_ipc() {
             Ok(Self::ipc(home, &spec.name, key))
         } else {

@@ -17,7 +17,9 @@ use crate::kernels::connect::{Channel, ChannelStream, Connection};
 use crate::kernels::spec::{InterruptMode, KernelSpec};
 use crate::kernels::wire::{Message, Signer};
 use crate::kernels::zmtp;
+use crate::process_mark::ProcessMark;
 use crate::process_tree::ProcessTree;
+use crate::random::random_hex;
 use crate::resources::Resources;
 use crate::spawn::{self, PolledFd};
 use crate::sys;
@@ -76,6 +78,7 @@ pub(crate) struct Kernel {
     pub(crate) spec: KernelSpec,
     /// Process ID, process group and session at once.
     pub(crate) pid: i32,
+    mark: ProcessMark,
     pub(crate) connection: Connection,
     /// Changes when the kernel becomes busy or idle, or dies.
     pub(crate) state: watch::Sender<State>,
@@ -120,6 +123,7 @@ impl Kernel {
         connection: Connection,
         generation: u64,
     ) -> Result<Rc<Self>, String> {
+        let session = random_hex().map_err(|error| format!("reading random bytes: {error}"))?;
         let written = connection.clone();
         let written = resources.files.workers.short(move || written.write_file()).await;
         written
@@ -153,9 +157,10 @@ impl Kernel {
         let ((shell_reader, shell), (iopub_reader, _), (control_reader, control)) =
             (split(shell), split(iopub), split(control));
         let kernel = Rc::new(Self {
-            signer: Signer::new(&connection.key, &sys::random_hex()),
+            signer: Signer::new(&connection.key, &session),
             spec,
             pid,
+            mark: spawned.mark,
             connection,
             state: watch::Sender::new(State::Idle),
             turn: Mutex::new(()),
@@ -277,7 +282,7 @@ impl Kernel {
     /// Ends the kernel with all its processes. Returns when it is dead.
     pub(crate) async fn end(&self, why: &str) {
         self.ending.replace(Some(why.to_owned()));
-        ProcessTree::of(self.pid).end(END_GRACE).await;
+        ProcessTree::with_mark(self.pid, self.mark).end(END_GRACE).await;
         self.died().await;
     }
 

@@ -95,8 +95,8 @@ impl Kernels {
             },
             None => None,
         };
-        let note = died
-            .map(|how| format!("the kernel was started anew, variables of earlier cells are lost: {how}"));
+        let note =
+            died.map(|how| format!("the kernel was restarted, variables of earlier cells are lost: {how}"));
         let kernel = slot.start(&self.resources, spec.clone(), environment).await?;
         *running = Some(Rc::clone(&kernel));
         Ok((kernel, note))

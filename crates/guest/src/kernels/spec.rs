@@ -19,6 +19,8 @@ const MAX_SPEC_BYTES: u64 = 64 * 1024;
 const MAX_SPECS: usize = 64;
 /// Kernel names that are preferred if a language has several kernels.
 const USUAL_NAMES: [&str; 4] = ["python3", "python", "deno", "typescript"];
+/// Kernel names that stand for a language.
+const LANGUAGE_NAMES: [&str; 2] = ["python", "typescript"];
 
 /// How to interrupt a kernel.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
@@ -138,26 +140,31 @@ fn is_name(name: &str) -> bool {
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_'))
 }
 
-/// Selects a kernel. The error is a message for the user that lists the available kernels.
+/// Selects a kernel. `python` and `typescript` stand for the language if no kernel has that name. The error is a message
+/// for the user that lists the available kernels.
 pub(crate) fn choose(choice: &KernelChoice, specs: Vec<KernelSpec>) -> Result<KernelSpec, String> {
     let names: Vec<String> = specs.iter().map(|spec| format!("{} ({})", spec.name, spec.language)).collect();
     let there =
         if names.is_empty() { "it has none".to_owned() } else { format!("it has {}", names.join(", ")) };
+    let by_language = |language: &str, specs: Vec<KernelSpec>| {
+        let usual = |spec: &KernelSpec| USUAL_NAMES.contains(&spec.name.as_str());
+        let of_language = specs.into_iter().filter(|spec| spec.language == language);
+        // The first of equals wins.
+        of_language.min_by_key(|spec| !usual(spec))
+    };
     match choice {
-        KernelChoice::Name(name) => specs
-            .into_iter()
-            .find(|spec| spec.name == *name)
-            .ok_or_else(|| format!("this image has no kernel called `{name}`; {there}")),
-        KernelChoice::Language(language) => {
-            let mut of_language: Vec<KernelSpec> =
-                specs.into_iter().filter(|spec| spec.language == *language).collect();
-            let usual = |spec: &KernelSpec| USUAL_NAMES.contains(&spec.name.as_str());
-            of_language.sort_by_key(|spec| !usual(spec));
-            of_language
-                .into_iter()
-                .next()
-                .ok_or_else(|| format!("this image has no notebook kernel for {language}; {there}"))
+        KernelChoice::Name(name) => {
+            let is_language =
+                LANGUAGE_NAMES.contains(&name.as_str()) && specs.iter().all(|spec| spec.name != *name);
+            let found = if is_language {
+                by_language(name, specs)
+            } else {
+                specs.into_iter().find(|spec| spec.name == *name)
+            };
+            found.ok_or_else(|| format!("this image has no kernel called `{name}`; {there}"))
         }
+        KernelChoice::Language(language) => by_language(language, specs)
+            .ok_or_else(|| format!("this image has no notebook kernel for {language}; {there}")),
     }
 }
 
@@ -195,6 +202,10 @@ mod tests {
         assert_eq!(python.command("/tmp/c.json").last().unwrap(), "/tmp/c.json");
         let deno = choose(KernelChoice::Name("deno".into())).unwrap();
         assert_eq!((deno.interrupt_mode, deno.speaks_ipc()), (InterruptMode::Message, false));
+        let aliases =
+            ["python", "typescript"].map(|name| choose(KernelChoice::Name(name.into())).unwrap().name);
+        assert_eq!(aliases, ["python3", "deno"]);
+        assert!(choose(KernelChoice::Name("rust".into())).unwrap_err().contains("no kernel called `rust`"));
         let missing = choose(KernelChoice::Language("rust".into())).unwrap_err();
         assert!(missing.contains("no notebook kernel for rust") && missing.contains("deno (typescript)"));
     }

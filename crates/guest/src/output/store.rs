@@ -18,7 +18,7 @@ pub(super) const RECORD_HEADER_BYTES: usize = 3;
 
 /// The most pieces that wait for disk space. When a reader stops waiting and the queue is full, further output is
 /// dropped.
-const MAX_WAITING: usize = 16;
+pub(super) const MAX_WAITING: usize = 16;
 
 /// The sizes of a store. Tests use smaller ones.
 #[derive(Debug, Clone, Copy)]
@@ -103,6 +103,9 @@ pub(crate) struct OutputStore {
     pub(super) next_sequence: u64,
     /// Output that did not fit on the host's disk and waits for space.
     waiting: VecDeque<(OutputStream, Bytes)>,
+    /// Bytes that were dropped because too much was waiting. They are counted once the waiting output is, because they
+    /// come after it.
+    dropped_while_waiting: u64,
 }
 
 impl OutputStore {
@@ -121,6 +124,7 @@ impl OutputStore {
             total_lines: 0,
             next_sequence: 0,
             waiting: VecDeque::new(),
+            dropped_while_waiting: 0,
         }
     }
 
@@ -152,8 +156,8 @@ impl OutputStore {
     /// in memory, and the caller must stop reading while [`OutputStore::is_waiting_for_space`].
     pub(crate) fn append(&mut self, stream: OutputStream, bytes: &[u8]) {
         self.total_lines += count_lines(bytes);
-        if self.waiting.len() >= MAX_WAITING {
-            self.total_bytes += bytes.len() as u64;
+        if self.waiting.len() >= MAX_WAITING || self.dropped_while_waiting > 0 {
+            self.dropped_while_waiting += bytes.len() as u64;
             return;
         }
         if !self.waiting.is_empty() {
@@ -172,7 +176,21 @@ impl OutputStore {
                 self.waiting.push_back((stream, bytes));
             }
         }
+        if self.waiting.is_empty() {
+            self.count_dropped();
+        }
         !self.waiting.is_empty()
+    }
+
+    /// Counts what was dropped as one missing chunk after the output so far.
+    fn count_dropped(&mut self) {
+        let bytes = std::mem::take(&mut self.dropped_while_waiting);
+        if bytes > 0 {
+            self.total_bytes += bytes;
+            self.next_sequence += 1;
+            // The chunks of a segment have consecutive numbers.
+            self.is_open = false;
+        }
     }
 
     fn append_pieces(&mut self, stream: OutputStream, mut bytes: &[u8]) {
@@ -306,6 +324,7 @@ impl OutputStore {
             self.total_bytes += bytes.len() as u64;
             self.next_sequence += 1;
         }
+        self.count_dropped();
         let start = self.tail_start();
         let mut kept: u64 = self.segments.iter().skip(start).map(|segment| segment.data_bytes).sum();
         while let Some(oldest) = self.segments.get(start).copied() {

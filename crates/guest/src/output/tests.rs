@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use proptest::prelude::*;
 use protocol::OutputStream;
 
-use super::store::StoreLimits;
+use super::store::{MAX_WAITING, StoreLimits};
 use super::*;
 
 const SMALL: StoreLimits =
@@ -74,6 +74,37 @@ fn unwritable_output_is_counted_as_dropped() {
     assert_eq!((store.total_bytes(), store.dropped_bytes(), store.next_sequence()), (5, 5, 1));
     let gap = Next::Gap { from_sequence: 0, to_sequence: 1, bytes: 5 };
     assert_eq!(store.next(&mut Cursor::at(0), Reach::All), gap);
+}
+
+#[test]
+fn output_dropped_while_the_disk_is_full_is_a_gap_after_what_waited() {
+    let full_disk = || {
+        let (directory, mut store) = store(SMALL);
+        std::os::unix::fs::symlink("/dev/full", directory.path().join("head")).unwrap();
+        for _ in 0..MAX_WAITING + 2 {
+            store.append(OutputStream::Stdout, b"abc");
+        }
+        assert!(store.is_waiting_for_space());
+        (directory, store)
+    };
+    let (kept, dropped) = (3 * MAX_WAITING, 3 * 2);
+
+    let (directory, mut store) = full_disk();
+    let path = directory.path().join("free");
+    let free = std::fs::File::options().read(true).write(true).create_new(true).open(path).unwrap();
+    store.head = Some(free);
+    assert!(!store.is_waiting_for_space());
+    store.append(OutputStream::Stdout, b"after");
+    let (all, next) = collect(&store, 0, Reach::All);
+    assert_eq!((all.len(), next), (kept + dropped + 5, store.next_sequence()));
+    assert!(all[..kept].iter().all(Option::is_some) && all[kept..kept + dropped].iter().all(Option::is_none));
+    assert_eq!(all[kept + dropped..].iter().flatten().copied().collect::<Vec<_>>(), b"after");
+    assert_eq!((store.total_bytes(), store.dropped_bytes()), (all.len() as u64, dropped as u64));
+
+    let (_directory, mut store) = full_disk();
+    store.seal();
+    let (all, next) = collect(&store, 0, Reach::All);
+    assert_eq!((all, next), (vec![None; kept + dropped], store.next_sequence()));
 }
 
 #[test]

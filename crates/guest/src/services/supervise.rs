@@ -23,6 +23,7 @@ use tokio::time::{sleep, timeout};
 
 use super::probe::wait_until_ready;
 use super::{Control, Phase, Service, ServiceFailure, ServiceGuard, Services};
+use crate::process_mark::ProcessMark;
 use crate::process_tree::ProcessTree;
 use crate::resources::Resources;
 use crate::spawn::{self, PolledFd, read_report};
@@ -44,6 +45,7 @@ const READ_BATCH_SIZE: u32 = 16;
 
 struct Process {
     pid: i32,
+    mark: ProcessMark,
     exit: oneshot::Receiver<WaitStatus>,
     /// Whether the exit status has been taken from `exit`.
     is_reaped: bool,
@@ -106,12 +108,13 @@ async fn keep_running(services: &Rc<Services>, service: &Rc<Service>, spec: &Ser
                 end(process).await;
             }
             Change::Ended(how) => {
-                if let Some(last) = after_crash(service, spec, &how) {
-                    ProcessTree::of(process.pid).end(Duration::ZERO).await;
+                let last = after_crash(service, spec, &how);
+                // Kill leftover processes, which would keep the service's sockets open. Daemons stay, such as
+                // programs that a user opened from the menu of the window manager.
+                ProcessTree::of(process.pid).end(Duration::ZERO).await;
+                if let Some(last) = last {
                     return last;
                 }
-                // Kill leftover processes, which would keep the service's sockets open.
-                ProcessTree::of(process.pid).end(Duration::ZERO).await;
             }
         }
         drop(required);
@@ -183,7 +186,8 @@ async fn start(
     service.log.borrow_mut().mark_start();
     let spawned = resources.spawner.spawn(&exec).map_err(failed)?;
     let exit = resources.reaper.expect(spawned.pid);
-    let mut process = Process { pid: spawned.pid.as_raw_nonzero().get(), exit, is_reaped: false };
+    let pid = spawned.pid.as_raw_nonzero().get();
+    let mut process = Process { pid, mark: spawned.mark, exit, is_reaped: false };
     for (_, fd) in spawned.outputs {
         spawn_local(pump(Rc::clone(service), fd));
     }
@@ -260,7 +264,7 @@ async fn idle(service: &Service, idle_ms: Option<u64>) {
 }
 
 async fn end(process: Process) {
-    ProcessTree::of(process.pid).end(GRACE).await;
+    ProcessTree::with_mark(process.pid, process.mark).end(GRACE).await;
     if !process.is_reaped {
         let _ = timeout(REAP_TIMEOUT, process.exit).await;
     }

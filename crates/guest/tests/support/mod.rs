@@ -211,6 +211,24 @@ pub(crate) async fn run_shell(client: &GuestClient, name: &str, command: &str) -
     seen.text()
 }
 
+/// The state and parent of a process; `None` if it is gone.
+pub(crate) fn state_and_parent(pid: &str) -> Option<(char, u32)> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The process name, which comes first, can contain anything.
+    let (_, rest) = stat.rsplit_once(") ")?;
+    let mut fields = rest.split(' ');
+    Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
+}
+
+/// Waits until the parent has reaped a process, which remains in `/proc` until then.
+pub(crate) async fn wait_until_collected(pid: &str) {
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while Path::new("/proc").join(pid).exists() {
+        assert!(std::time::Instant::now() < end, "{pid} is never waited for");
+        tokio::task::yield_now().await;
+    }
+}
+
 pub(crate) fn file_error(error: ProtocolError) -> FileError {
     match error {
         ProtocolError::File(error) => error,

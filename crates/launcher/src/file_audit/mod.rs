@@ -135,7 +135,7 @@ impl FileAudit {
                 .and_then(|place| sys::mark(&self.files, FILE_EVENTS, &place));
             if let Err(error) = marked {
                 let mut text = Vec::new();
-                access_log::gap(&mut text, &format!("what happens in /{name} cannot be told: {error}"));
+                access_log::gap(&mut text, &format!("changes in /{name} cannot be recorded: {error}"));
                 self.list.write(&text);
             }
         }
@@ -161,7 +161,7 @@ impl FileAudit {
                 Some("it is still open"),
             );
             if seen_open.is_full() {
-                access_log::gap(&mut text, "more files are open for writing than are told");
+                access_log::gap(&mut text, "more files are open for writing than are listed");
             }
             list.write_over(MAX_TEXT, &mut text);
         });
@@ -262,7 +262,7 @@ impl FileAudit {
         if !std::mem::replace(&mut self.reported_nameless, true) {
             access_log::gap(
                 text,
-                "files lie so deep that the kernel does not say their paths; they are told as /?/inode-NUMBER",
+                "some files are so deep that the kernel does not report their paths; they are listed as /?/inode-NUMBER",
             );
         }
     }

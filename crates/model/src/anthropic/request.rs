@@ -46,7 +46,7 @@ pub(super) fn body(request: &ModelRequest, model: &str, limits: &ModelLimits) ->
             ToolChoice::Tool(name) => json!({"type": "tool", "name": name}),
         };
     }
-    let thinks = set_effort(&mut body, request.effort, model, tokens);
+    let thinks = set_effort(&mut body, request.effort.filter(|_| limits.reasoning), model, tokens);
     // Models that decide themselves how much to think do not accept a temperature.
     if let Some(temperature) = request.temperature.filter(|_| !thinks && uses_thinking_budget(model)) {
         body["temperature"] = json!(temperature);
@@ -58,12 +58,12 @@ pub(super) fn body(request: &ModelRequest, model: &str, limits: &ModelLimits) ->
 }
 
 /// Sets how much to think; returns whether thinking is enabled.
-fn set_effort(body: &mut Value, effort: Effort, model: &str, tokens: u32) -> bool {
+fn set_effort(body: &mut Value, effort: Option<Effort>, model: &str, tokens: u32) -> bool {
     let (word, budget) = match effort {
-        Effort::Unset => return false,
-        Effort::Low => ("low", 2048),
-        Effort::Medium => ("medium", 8192),
-        Effort::High => ("high", 24_576),
+        None | Some(Effort::Off) => return false,
+        Some(Effort::Low) => ("low", 2048),
+        Some(Effort::Medium) => ("medium", 8192),
+        Some(Effort::High) => ("high", 24_576),
     };
     // A model that is forced to call a tool cannot think.
     if matches!(body["tool_choice"]["type"].as_str(), Some("any" | "tool")) {

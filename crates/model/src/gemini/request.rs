@@ -36,23 +36,28 @@ pub(super) fn body(request: &ModelRequest, model: &str, limits: &ModelLimits) ->
         body["toolConfig"] = json!({"functionCallingConfig": calling});
     }
     let mut generation = json!({});
-    if let Some(tokens) = request.max_output_tokens {
+    if let Some(tokens) = request.max_output_tokens.map(|tokens| tokens.min(limits.output_tokens)) {
         generation["maxOutputTokens"] = json!(tokens);
     }
-    if let Some(temperature) = request.temperature {
+    // Later models that think repeat themselves at any temperature but their own.
+    if let Some(temperature) =
+        request.temperature.filter(|_| !limits.reasoning || is_second_generation(model))
+    {
         generation["temperature"] = json!(temperature);
     }
     if limits.reasoning {
         generation["thinkingConfig"] = json!({"includeThoughts": true});
-        let effort = match request.effort {
-            Effort::Unset => None,
-            Effort::Low => Some(("low", 1024)),
-            Effort::Medium => Some(("medium", 8192)),
-            Effort::High => Some(("high", 24_576)),
-        };
+        let effort = request.effort.map(|effort| match effort {
+            // The large models cannot do without thinking.
+            Effort::Off if model.contains("pro") => ("low", 128),
+            Effort::Off => ("low", 0),
+            Effort::Low => ("low", 1024),
+            Effort::Medium => ("medium", 8192),
+            Effort::High => ("high", 24_576),
+        });
         match effort {
             None => {}
-            Some((_, budget)) if model.contains("gemini-2") => {
+            Some((_, budget)) if is_second_generation(model) => {
                 generation["thinkingConfig"]["thinkingBudget"] = json!(budget)
             }
             Some((level, _)) => generation["thinkingConfig"]["thinkingLevel"] = json!(level),
@@ -66,6 +71,10 @@ pub(super) fn body(request: &ModelRequest, model: &str, limits: &ModelLimits) ->
         body["generationConfig"] = generation;
     }
     body
+}
+
+fn is_second_generation(model: &str) -> bool {
+    model.contains("gemini-2")
 }
 
 /// The provider's call ids, by our call ids.
@@ -159,8 +168,24 @@ fn tool_result(result: &ToolResult, limits: &ModelLimits, named: &Names<'_>) -> 
 }
 
 fn picture(image: &Image, limits: &ModelLimits) -> Value {
-    if !limits.vision {
+    // The API accepts no GIF.
+    if !limits.vision || image.media_type == "image/gif" {
         return json!({"text": image.placeholder_text()});
     }
     json!({"inlineData": {"mimeType": image.media_type, "data": image.base64()}})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_models_that_support_it_get_a_temperature() {
+        let request = ModelRequest { temperature: Some(0.0), ..ModelRequest::default() };
+        for (model, temperature) in [("gemini-2.5-pro", json!(0.0)), ("gemini-3.1-pro", Value::Null)] {
+            let limits = crate::catalogue::limits(&format!("gemini/{model}"));
+            let body = body(&request, model, &limits);
+            assert_eq!(body["generationConfig"]["temperature"], temperature, "{model}");
+        }
+    }
 }

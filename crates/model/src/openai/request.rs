@@ -40,13 +40,14 @@ pub(super) fn body<'a>(
             }
         }
     }
-    if let Some(tokens) = request.max_output_tokens {
+    if let Some(tokens) = request.max_output_tokens.map(|tokens| tokens.min(limits.output_tokens)) {
         set("max_tokens", json!(tokens));
     }
-    if let Some(temperature) = request.temperature {
+    // Models that think do not accept a temperature.
+    if let Some(temperature) = request.temperature.filter(|_| !limits.reasoning) {
         set("temperature", json!(temperature));
     }
-    if let Some(effort) = effort(request.effort).filter(|_| limits.reasoning) {
+    if let Some(effort) = request.effort.filter(|_| limits.reasoning).map(word_of) {
         match flavour {
             Flavour::OpenRouter => set("reasoning", json!({"effort": effort})),
             Flavour::Mistral | Flavour::Compatible => set("reasoning_effort", json!(effort)),
@@ -63,12 +64,12 @@ pub(super) fn body<'a>(
     Body { model, messages, stream: true, stream_options: STREAM, options }
 }
 
-fn effort(effort: Effort) -> Option<&'static str> {
+fn word_of(effort: Effort) -> &'static str {
     match effort {
-        Effort::Unset => None,
-        Effort::Low => Some("low"),
-        Effort::Medium => Some("medium"),
-        Effort::High => Some("high"),
+        Effort::Off => "none",
+        Effort::Low => "low",
+        Effort::Medium => "medium",
+        Effort::High => "high",
     }
 }
 
@@ -257,4 +258,33 @@ fn picture<'a>(image: &Image, limits: &ModelLimits) -> WirePart<'a> {
     }
     let url = format!("data:{};base64,{}", image.media_type, image.base64());
     WirePart::ImageUrl { image_url: ImageUrl { url }, cache_control: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_that_the_model_does_not_support_are_left_out() {
+        let request = ModelRequest {
+            temperature: Some(0.0),
+            max_output_tokens: Some(9_000),
+            ..ModelRequest::default()
+        };
+        for (reasoning, temperature) in [(false, json!(0.0)), (true, Value::Null)] {
+            let limits = ModelLimits {
+                context_tokens: 16_000,
+                output_tokens: 4_000,
+                vision: false,
+                native_tools: true,
+                reasoning,
+            };
+            let body = json!(body(&request, "m", Flavour::Compatible, &limits));
+            assert_eq!(
+                (&body["temperature"], &body["max_tokens"]),
+                (&temperature, &json!(4_000)),
+                "{reasoning}"
+            );
+        }
+    }
 }

@@ -7,9 +7,8 @@ use serde_json::{Value, json};
 use crate::message::{Message, Part, ResultPart, Role, ToolCall, ToolResult};
 use crate::request::{ModelRequest, ToolChoice, ToolSpec};
 
-/// The form of a call. The keys are in alphabetical order, because a schema makes the model write them in that order,
-/// and the name of the tool must come before its input. The example contains nothing that resembles a real answer,
-/// because small models copy it.
+/// The form of a call, with the keys in the order in which the schema makes the model write them: the name of the tool
+/// must come before its input. The example contains nothing that resembles a real answer, because small models copy it.
 const CALL_FORMAT: &str = r#"{"thought": "...", "tool": "...", "tool_input": {...}}"#;
 const REPLY_FORMAT: &str = r#"{"reply": "..."}"#;
 

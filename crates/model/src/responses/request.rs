@@ -33,7 +33,7 @@ pub(super) fn body(request: &ModelRequest, model: &str, limits: &ModelLimits) ->
             ToolChoice::Tool(name) => set("tool_choice", json!({"type": "function", "name": name})),
         }
     }
-    if let Some(tokens) = request.max_output_tokens {
+    if let Some(tokens) = request.max_output_tokens.map(|tokens| tokens.min(limits.output_tokens)) {
         set("max_output_tokens", json!(tokens));
     }
     if limits.reasoning {
@@ -41,14 +41,14 @@ pub(super) fn body(request: &ModelRequest, model: &str, limits: &ModelLimits) ->
     } else if let Some(temperature) = request.temperature {
         set("temperature", json!(temperature));
     }
-    let effort = match request.effort {
-        Effort::Unset => None,
-        Effort::Low => Some("low"),
-        Effort::Medium => Some("medium"),
-        Effort::High => Some("high"),
-    };
-    if let Some(effort) = effort.filter(|_| limits.reasoning) {
-        set("reasoning", json!({"effort": effort}));
+    if let Some(effort) = request.effort.filter(|_| limits.reasoning) {
+        let word = match effort {
+            Effort::Off => least_effort(model),
+            Effort::Low => "low",
+            Effort::Medium => "medium",
+            Effort::High => "high",
+        };
+        set("reasoning", json!({"effort": word}));
     }
     if let Some(output) = &request.output_schema {
         let format =
@@ -59,6 +59,16 @@ pub(super) fn body(request: &ModelRequest, model: &str, limits: &ModelLimits) ->
         set("prompt_cache_key", json!(key));
     }
     body
+}
+
+/// The lowest effort that a model accepts. Not all can do without thinking.
+fn least_effort(model: &str) -> &'static str {
+    match model {
+        "gpt-5" => "minimal",
+        _ if model.starts_with("gpt-5-") => "minimal",
+        _ if model.starts_with('o') => "low",
+        _ => "none",
+    }
 }
 
 /// Splits a message into items: calls, results and reasoning are separate items, in order.
@@ -114,4 +124,15 @@ fn picture(image: &Image, limits: &ModelLimits) -> Value {
         return json!({"type": "input_text", "text": image.placeholder_text()});
     }
     json!({"type": "input_image", "image_url": format!("data:{};base64,{}", image.media_type, image.base64())})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn models_that_must_think_do_so_as_little_as_possible() {
+        let words = ["gpt-5", "gpt-5-mini", "gpt-5.6", "o3"].map(least_effort);
+        assert_eq!(words, ["minimal", "minimal", "none", "low"]);
+    }
 }

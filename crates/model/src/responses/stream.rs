@@ -99,7 +99,7 @@ impl<'a> StreamReader<'a> {
                 let text = summary.filter_map(|part| part["text"].as_str()).collect::<Vec<_>>().join("\n");
                 let mut data = item.clone();
                 if let Some(object) = data.as_object_mut() {
-                    object.remove("status");
+                    object.shift_remove("status");
                 }
                 self.draft.reasoning_block(text, data);
             }

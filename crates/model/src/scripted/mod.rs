@@ -106,7 +106,12 @@ impl ScriptedServer {
 
     /// Plays a script on a free local port, on a separate thread: for callers without a runtime.
     pub fn start_on_thread(script: Script) -> std::io::Result<Self> {
-        let listener = std::net::TcpListener::bind(("127.0.0.1", 0))?;
+        Self::listen_on_thread(script, SocketAddr::from(([127, 0, 0, 1], 0)))
+    }
+
+    /// Plays a script at an address, on a separate thread.
+    pub fn listen_on_thread(script: Script, address: SocketAddr) -> std::io::Result<Self> {
+        let listener = std::net::TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let shared = share(script);

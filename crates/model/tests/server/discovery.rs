@@ -1,7 +1,7 @@
 //! Queries of servers for their kind and models.
 
 use model::Settings;
-use model::scripted::{Script, ScriptedServer};
+use model::scripted::{Fault, Script, ScriptedAnswer, ScriptedServer};
 use model::{Dialect, Secret};
 
 use crate::support::KEY;
@@ -35,6 +35,25 @@ async fn reachable_sources_are_listed_and_errors_contain_no_key() {
     );
     assert!(sources[1].trouble.as_ref().unwrap().contains("cannot reach"), "{sources:?}");
     assert!(!format!("{sources:?}").contains(KEY));
+}
+
+#[tokio::test]
+async fn a_test_of_a_model_says_whether_it_answers() {
+    let answers = vec![ScriptedAnswer::text("ok"), ScriptedAnswer::fault(Fault::BadKey)];
+    let server = ScriptedServer::start(Script::of(answers)).await.unwrap();
+    let settings = Settings {
+        fallback: vec!["http://127.0.0.1:9/v1".into()],
+        ..server.settings(Dialect::Anthropic, KEY)
+    };
+    let good = model::test_model(&settings).await;
+    assert!(good.ok && good.code.is_none() && good.detail.ends_with(" answers"), "{good:?}");
+    let bad = model::test_model(&settings).await;
+    assert_eq!((bad.ok, bad.code.as_deref(), bad.model.as_ref()), (false, Some("model_auth"), None));
+    assert!(!bad.detail.contains(KEY), "{bad:?}");
+    let gone = Settings { base_url: Some("http://127.0.0.1:9/v1".into()), ..settings };
+    assert_eq!(model::test_model(&gone).await.code.as_deref(), Some("model_unreachable"));
+    let requests = server.requests();
+    assert_eq!((requests.len(), requests[0].header("x-api-key")), (2, Some(KEY)));
 }
 
 #[test]

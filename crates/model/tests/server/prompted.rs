@@ -6,7 +6,7 @@ use model::scripted::{Fault, ScriptedAnswer};
 use model::{Dialect, Message, Model, Part, Settings, StopReason, ToolChoice, ToolMode, ToolResult};
 use serde_json::json;
 
-use crate::support::{ask, request, server, settings};
+use crate::support::{ask, request, server, settings, sorted};
 
 async fn prompted(server: &model::scripted::ScriptedServer) -> Arc<dyn Model> {
     let settings = Settings { tools: ToolMode::Prompted, ..settings(server, Dialect::OpenAi) };
@@ -34,7 +34,7 @@ async fn prompted_requests_describe_tools_and_use_a_schema() {
 
     let requests = server.requests();
     assert!(requests[0].body.get("tools").is_none());
-    insta::assert_json_snapshot!("prompted_request", requests[1].body);
+    insta::assert_json_snapshot!("prompted_request", sorted(&requests[1].body));
 }
 
 #[tokio::test]

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use model::scripted::ScriptedAnswer;
-use model::{Dialect, Image, Message, OutputSchema, Part, Role, Settings, ToolCall, ToolChoice, ToolResult};
+use model::{
+    Dialect, Image, Message, OutputSchema, Part, Role, Settings, ToolCall, ToolChoice, ToolResult, ToolSpec,
+};
 use serde_json::{Value, json};
 
-use crate::support::{DIALECTS, ask, connect, long_conversation, request, server, settings};
+use crate::support::{DIALECTS, ask, connect, long_conversation, request, server, settings, sorted};
 
 async fn body(dialect: Dialect, asked: model::ModelRequest) -> Value {
     let server = server(vec![ScriptedAnswer::text("x")]).await;
@@ -15,10 +17,44 @@ async fn body(dialect: Dialect, asked: model::ModelRequest) -> Value {
 }
 
 #[tokio::test]
+async fn arguments_keep_their_declared_order_in_each_dialect() {
+    let schema = json!({
+        "type": "object",
+        "properties": {"path": {"type": "string"}, "old": {"type": "string"}, "new": {"type": "string"}},
+        "required": ["path", "old", "new"],
+    });
+    let tool = ToolSpec { name: "edit_file".into(), description: "Edits.".into(), input_schema: schema };
+    let call = ToolCall {
+        id: "call_1".into(),
+        name: "edit_file".into(),
+        arguments: json!({"path": "a.rs", "old": "x", "new": "y"}),
+        opaque: None,
+    };
+    for dialect in DIALECTS {
+        let mut asked = request("hello");
+        asked.tools = Arc::new([tool.clone()]);
+        asked.say(Message::assistant(vec![Part::ToolCall(call.clone())]));
+        asked.say(Message::results(vec![ToolResult::text(&call, "edited")]));
+        // Arguments are JSON within a text in some dialects.
+        let text = body(dialect, asked).await.to_string().replace('\\', "");
+        for names in [
+            [r#""path":{"type""#, r#""old":{"type""#, r#""new":{"type""#],
+            [r#""path":"a.rs""#, r#""old":"x""#, r#""new":"y""#],
+        ] {
+            let places = names.map(|name| text.find(name));
+            assert!(
+                places.iter().all(Option::is_some) && places.is_sorted(),
+                "{dialect:?} {places:?}: {text}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_full_conversation_is_serialized_in_each_dialect() {
     for dialect in DIALECTS {
         let body = body(dialect, long_conversation()).await;
-        insta::assert_json_snapshot!(format!("conversation_{dialect:?}").to_lowercase(), body);
+        insta::assert_json_snapshot!(format!("conversation_{dialect:?}").to_lowercase(), sorted(&body));
     }
 }
 
@@ -30,13 +66,26 @@ async fn choices_and_schemas_in_each_dialect() {
         let named = body(dialect, asked).await;
         let mut asked = request("hello");
         asked.tools = Arc::default();
-        asked.effort = model::Effort::High;
+        asked.effort = Some(model::Effort::High);
         asked.output_schema = Some(OutputSchema { name: "colour".into(), schema: json!({"type": "object"}) });
         let held = body(dialect, asked).await;
         insta::assert_json_snapshot!(
             format!("choices_{dialect:?}").to_lowercase(),
-            json!({"named": named, "held": held})
+            sorted(&json!({"named": named, "held": held}))
         );
+    }
+}
+
+#[tokio::test]
+async fn thinking_can_be_switched_off_in_each_dialect() {
+    for dialect in DIALECTS {
+        let mut asked = request("hello");
+        asked.effort = Some(model::Effort::Off);
+        let body = body(dialect, asked).await;
+        let text = body.to_string();
+        for word in ["adaptive", "budget_tokens", "\"medium\"", "\"high\""] {
+            assert!(!text.contains(word), "{dialect:?}: {text}");
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use model::{
     Answer, Dialect, Image, Message, Model, ModelError, ModelEvent, ModelRequest, Part, ResultPart, Role,
     Settings, ToolCall, ToolResult, ToolSpec,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 pub(crate) const KEY: &str = "sk-very-secret-0123456789";
 pub(crate) const DIALECTS: [Dialect; 4] =
@@ -41,6 +41,13 @@ pub(crate) async fn ask(
         }
     }
     panic!("the stream ended without an answer");
+}
+
+/// The same body in alphabetical order, for snapshots that are easy to compare.
+pub(crate) fn sorted(body: &Value) -> Value {
+    let mut body = body.clone();
+    body.sort_all_objects();
+    body
 }
 
 pub(crate) fn tools() -> Vec<ToolSpec> {

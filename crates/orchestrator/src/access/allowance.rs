@@ -1,40 +1,26 @@
 //! Per-key limits, enforced against what the key's jobs currently use.
 
-use super::{AppliedCeilings, KeyId, KeyLimits, Submitter, UsageLock};
+use job::{
+    AppliedCeilings, InvalidField, JobDefaults, JobSpec, KeyId, KeyLimits, KeyUse, Submitter, Work, at_most,
+    check_step_timeouts,
+};
+
 use crate::clock::now_ms;
+use crate::core::keyring::UsageLock;
+use crate::core::{Orchestrator, RETRY_AFTER_S};
 use crate::error::OrchestratorError;
-use crate::orchestrator::{Orchestrator, RETRY_AFTER_S};
-use crate::request::{InvalidField, JobDefaults, JobSpec, Work, at_most, check_step_timeouts};
 
 const DAY_MS: i64 = 24 * 60 * 60 * 1000;
-
-/// Current usage of one key.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct KeyUse {
-    /// Jobs in the queue.
-    pub queued: u32,
-    /// Running jobs and sandboxes.
-    pub running: u32,
-    /// Sandboxes without a job.
-    pub sandboxes: u32,
-    /// Model cost of the last 24 hours.
-    pub nanodollars: u64,
-}
 
 impl Orchestrator {
     /// Request defaults and ceilings that apply to this key.
     pub(crate) fn rules_for(&self, key: Option<&KeyId>) -> JobDefaults {
-        JobDefaults { ceilings: self.ceilings_of(key), ..self.core.settings().defaults.clone() }
-    }
-
-    fn ceilings_of(&self, key: Option<&KeyId>) -> AppliedCeilings {
-        let rules = &self.core.settings().ceilings;
-        key.map_or_else(|| rules.of(None, None), |key| self.core.keys.ceilings(key, rules))
+        JobDefaults { ceilings: self.core.ceilings_of(key), ..self.core.settings().defaults.clone() }
     }
 
     /// Ceilings of the caller this handle acts for.
     pub(crate) fn caller_ceilings(&self) -> AppliedCeilings {
-        self.ceilings_of(self.actor().and_then(|actor| actor.key.as_ref()))
+        self.core.ceilings_of(self.actor().and_then(|actor| actor.key.as_ref()))
     }
 
     /// Checks a job that was accepted earlier against the current ceilings. A value the request set explicitly must
@@ -44,7 +30,7 @@ impl Orchestrator {
         spec: &mut JobSpec,
         submitter: Option<&Submitter>,
     ) -> Result<(), InvalidField> {
-        let ceilings = self.ceilings_of(submitter.map(|submitter| &submitter.key));
+        let ceilings = self.core.ceilings_of(submitter.map(|submitter| &submitter.key));
         let most = ceilings.effective();
         check_step_timeouts(&spec.work, &ceilings)?;
         spec.limits = ceilings.bound(spec.limits)?;

@@ -2,38 +2,17 @@
 //! that the user ends early is stored until its expiry, so that a copy of its cookie is rejected, even after a
 //! restart.
 
-use std::collections::HashMap;
-use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use job::SessionId;
 use uuid::Uuid;
 
-use super::SealPurpose;
+use crate::core::Orchestrator;
+use crate::core::seal::SealPurpose;
 use crate::error::OrchestratorError;
-use crate::orchestrator::Orchestrator;
 
 /// Separates the id of a login from the user it belongs to.
 const SEPARATOR: char = '~';
-
-/// Identifies a login; not secret.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct SessionId(String);
-
-impl SessionId {
-    /// Letters and digits only.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl From<String> for SessionId {
-    fn from(id: String) -> Self {
-        Self(id)
-    }
-}
 
 /// A valid login.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,24 +22,6 @@ pub struct Session {
     pub who: String,
     /// Expiry, in milliseconds since 1970.
     pub until_ms: i64,
-}
-
-/// Logins that were ended before they expired, with their expiry.
-#[derive(Debug, Default)]
-pub(crate) struct EndedSessions(RwLock<HashMap<SessionId, i64>>);
-
-impl EndedSessions {
-    pub(crate) fn new(ended: Vec<(SessionId, i64)>) -> Self {
-        Self(RwLock::new(ended.into_iter().collect()))
-    }
-
-    fn contains(&self, id: &SessionId) -> bool {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).contains_key(id)
-    }
-
-    fn add(&self, id: SessionId, until_ms: i64) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(id, until_ms);
-    }
 }
 
 fn parse(text: &str) -> Option<(SessionId, &str)> {
@@ -110,13 +71,5 @@ mod tests {
         let (id, who) = parse("0f~oidc-1/admin/61").unwrap();
         assert_eq!((id.as_str(), who), ("0f", "oidc-1/admin/61"));
         assert_eq!(parse("01930d5e-7b1a-7c3e-9f00-3a5b1c2d4e6f"), None, "as before logins could be ended");
-    }
-
-    #[test]
-    fn only_ended_logins_are_rejected() {
-        let id = |text: &str| SessionId::from(text.to_owned());
-        let ended = EndedSessions::new(vec![(id("one"), 1)]);
-        ended.add(id("two"), 2);
-        assert!(ended.contains(&id("one")) && ended.contains(&id("two")) && !ended.contains(&id("three")));
     }
 }

@@ -1,90 +1,8 @@
-//! HMAC-sealed texts: login sessions and shared links.
-//!
-//! The HMAC covers the purpose, the text and the expiry. Its key is created once and stored in the data folder.
-
-use std::fs;
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
-
-use ring::hmac;
-use uuid::Uuid;
+//! Seals texts that only this server can have produced.
 
 use crate::clock::now_ms;
-use crate::error::OrchestratorError;
-use crate::orchestrator::Orchestrator;
-
-const FILE: &str = "seal.key";
-const KEY_BYTES: usize = 32;
-
-/// What a sealed text is for. A text sealed for another purpose is refused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SealPurpose {
-    /// A logged-in user: the text is the id of the login and the user it belongs to.
-    Session,
-    /// A login through OIDC in progress: the text is what the browser must send back.
-    Login,
-    /// A shared link: the text names a job and one view of it.
-    Link,
-}
-
-pub(crate) struct Seal(hmac::Key);
-
-impl Seal {
-    /// Reads the key from the folder, or creates it.
-    pub(crate) fn open(folder: &Path) -> Result<Self, OrchestratorError> {
-        let path = folder.join(FILE);
-        let bytes = match fs::read(&path) {
-            Ok(bytes) if bytes.len() == KEY_BYTES => bytes,
-            Ok(_) => make(&path)?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => make(&path)?,
-            Err(error) => return Err(OrchestratorError::io(format!("reading {}", path.display()))(error)),
-        };
-        Ok(Self(hmac::Key::new(hmac::HMAC_SHA256, &bytes)))
-    }
-
-    fn write(&self, purpose: SealPurpose, text: &str, until_ms: i64) -> String {
-        let tag = hmac::sign(&self.0, covered(purpose, text, until_ms).as_bytes());
-        format!("{text}.{until_ms}.{}", hex(tag.as_ref()))
-    }
-
-    fn read(&self, purpose: SealPurpose, sealed: &str, now_ms: i64) -> Option<(String, i64)> {
-        let (rest, tag) = sealed.rsplit_once('.')?;
-        let (text, until) = rest.rsplit_once('.')?;
-        let until_ms: i64 = until.parse().ok()?;
-        let covered = covered(purpose, text, until_ms);
-        hmac::verify(&self.0, covered.as_bytes(), &unhex(tag)?).ok()?;
-        (now_ms < until_ms).then(|| (text.to_owned(), until_ms))
-    }
-}
-
-fn covered(purpose: SealPurpose, text: &str, until_ms: i64) -> String {
-    format!("{purpose:?}\n{until_ms}\n{text}")
-}
-
-fn make(path: &Path) -> Result<Vec<u8>, OrchestratorError> {
-    let bytes: Vec<u8> = [Uuid::new_v4(), Uuid::new_v4()].iter().flat_map(|part| *part.as_bytes()).collect();
-    let written = fs::OpenOptions::new()
-        .create(true)
-        .truncate(true)
-        .write(true)
-        .mode(0o600)
-        .open(path)
-        .and_then(|mut file| file.write_all(&bytes).and_then(|()| file.sync_all()));
-    written.map_err(OrchestratorError::io(format!("writing {}", path.display())))?;
-    Ok(bytes)
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn unhex(text: &str) -> Option<Vec<u8>> {
-    if !text.len().is_multiple_of(2) || !text.is_ascii() {
-        return None;
-    }
-    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(text.get(at..at + 2)?, 16).ok()).collect()
-}
+use crate::core::Orchestrator;
+use crate::core::seal::SealPurpose;
 
 impl Orchestrator {
     /// Seals a text. Only this server can create it, and [`Orchestrator::unseal`] returns it until it expires.
@@ -104,33 +22,5 @@ impl Orchestrator {
     #[must_use]
     pub fn unseal_until(&self, purpose: SealPurpose, sealed: &str) -> Option<(String, i64)> {
         self.core.seal.read(purpose, sealed, now_ms())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sealed_text_is_valid_until_it_expires() {
-        let folder = tempfile::tempdir().unwrap();
-        let sealed = Seal::open(folder.path()).unwrap().write(SealPurpose::Session, "some.key", 1000);
-        let again = Seal::open(folder.path()).unwrap();
-        assert_eq!(again.read(SealPurpose::Session, &sealed, 999), Some(("some.key".into(), 1000)));
-        assert_eq!(again.read(SealPurpose::Session, &sealed, 1000), None, "its time is over");
-        assert_eq!(again.read(SealPurpose::Link, &sealed, 999), None, "it was made for something else");
-    }
-
-    #[test]
-    fn forged_or_tampered_seals_are_refused() {
-        let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let seal = Seal::open(one.path()).unwrap();
-        let sealed = seal.write(SealPurpose::Link, "job/desktop", 1000);
-        for changed in [sealed.replace("desktop", "jupyter"), sealed.replace(".1000.", ".9999."), "x".into()]
-        {
-            assert_eq!(seal.read(SealPurpose::Link, &changed, 0), None, "{changed}");
-        }
-        assert_eq!(Seal::open(other.path()).unwrap().read(SealPurpose::Link, &sealed, 0), None);
-        assert_eq!(seal.read(SealPurpose::Link, "a.1.0é", 0), None);
     }
 }

@@ -6,39 +6,24 @@
 //! The store signs heads at intervals and at the end of a job (`store/sqlite/heads.rs`). [`check`] verifies the log;
 //! `store/sqlite/derived.rs` verifies what was derived from it.
 
-mod check;
-mod dropped;
-mod external_records;
-mod file_digests;
-mod head;
-mod key;
-mod tombstone;
-mod trust;
-
-pub use check::{AuditReport, HeadsChecked, JobAudit};
-pub(crate) use check::{Checker, LogEnd, Row};
-pub(crate) use dropped::{DerivedDigests, DropStatement};
-pub use external_records::ExternalRecords;
-pub(crate) use file_digests::{FILE_LIST, NETWORK_LIST, NetworkCheck, NetworkFile};
-pub use file_digests::{FileAudit, FileState, StoredFile};
-pub(crate) use head::MAX_UNSIGNED_MS;
-pub use head::SignedHead;
-pub use key::PUBLIC_KEY_FILE;
-pub(crate) use key::SigningKey;
-pub use tombstone::Tombstone;
-pub use trust::TrustedKeys;
-pub(crate) use trust::trust_old_keys;
+pub(crate) mod user_actions;
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use job::{Event, JobId};
+
+use crate::core::Orchestrator;
 use crate::data_folder::DataFolder;
 use crate::driver::copy_redacted;
 use crate::error::OrchestratorError;
-use crate::event::Event;
-use crate::ids::JobId;
-use crate::orchestrator::Orchestrator;
 use crate::store::AuditReader;
+use crate::store::evidence::check::{AuditReport, JobAudit};
+use crate::store::evidence::external_records::ExternalRecords;
+use crate::store::evidence::file_digests::{self, NetworkFile};
+use crate::store::evidence::head::SignedHead;
+use crate::store::evidence::tombstone::Tombstone;
+use crate::store::evidence::trust::TrustedKeys;
 
 /// Verifies the logs of a data folder (one job or all), the files beside them, and what was kept elsewhere. Heads and
 /// deletion statements in the database count only if one of the trusted keys signed them. A server may be using the
@@ -180,19 +165,16 @@ impl Orchestrator {
     pub async fn file_list(&self, id: JobId) -> Result<std::path::PathBuf, OrchestratorError> {
         let view = self.core.store.job(id).await?;
         let kept = self.core.folder.file_log(id);
-        let live = view.sandbox.and_then(|sandbox| self.core.backend.file_list(sandbox));
+        let live = match (view.sandbox, self.core.backend.file_audit()) {
+            (Some(sandbox), Some(audit)) if !view.state.is_over() => audit.open(sandbox).await?,
+            _ => None,
+        };
         match live {
-            Some(live) if !view.state.is_over() => {
-                if let Some(sandbox) = view.sandbox {
-                    self.core.backend.settle_file_list(sandbox).await;
-                }
+            Some(mut live) => {
                 let redactor = self.redactor_of(id);
-                if redactor.is_idle() {
-                    return Ok(live);
-                }
                 let copy = kept.with_extension("live");
                 let copied = tokio::task::spawn_blocking(move || {
-                    copy_redacted(&live, &copy, &redactor).map(|()| copy)
+                    copy_redacted(&mut live, &copy, &redactor).map(|()| copy)
                 });
                 copied
                     .await

@@ -5,16 +5,16 @@
 
 use std::time::{Duration, Instant as Clock};
 
-use super::exec::wait_for_cancel;
-use super::{Driver, Stop};
-use crate::browser::{BrowserError, BrowserInput, BrowserOutcome, perform};
-use crate::desktop::store_screenshot;
-use crate::event::{CallEnd, CallStatus};
-use crate::step::Step;
+use job::{BrowserInput, CallEnd, CallStatus, StepOptions};
+
+use super::stop::wait_for_cancel;
+use super::{Driver, DriverExit};
+use crate::driver::browser::{BrowserError, BrowserOutcome, perform};
+use crate::driver::desktop::store_screenshot;
 
 /// Whether the step was already running when the previous server process died.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum StepOrigin {
+pub(super) enum CallStart {
     Now,
     Before,
 }
@@ -22,22 +22,22 @@ pub(super) enum StepOrigin {
 impl Driver {
     pub(super) async fn run_browser_step(
         &mut self,
-        step: &Step,
         input: &BrowserInput,
-        begun: StepOrigin,
-    ) -> Result<CallEnd, Stop> {
-        if begun == StepOrigin::Before {
+        options: &StepOptions,
+        origin: CallStart,
+    ) -> Result<CallEnd, DriverExit> {
+        if origin == CallStart::Before {
             return Ok(failed("interrupted", "the server was restarted while the browser worked".into()));
         }
         let started = Clock::now();
         let mut control_request = self.control_request.clone();
-        let timeout = step.options.timeout_s.unwrap_or(self.spec.step_timeout.as_secs_f64());
+        let timeout = self.timeout_s(options);
         let expiry = self.core.host_disk.sleep_unfrozen(Duration::from_secs_f64(timeout));
         let client = self.guest().await?;
         let done = tokio::select! {
             done = perform(&client, &self.spec, input) => done,
-            () = wait_for_cancel(&mut control_request) => return Err(Stop::Cancelled),
-            () = self.time_over() => return Err(Stop::Deadline),
+            () = wait_for_cancel(&mut control_request) => return Err(DriverExit::Cancelled),
+            () = self.time_over() => return Err(DriverExit::Deadline),
             () = expiry => Err(BrowserError::Timeout(format!("it took longer than {timeout} s"))),
         };
         let mut end = match done {

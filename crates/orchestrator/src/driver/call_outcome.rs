@@ -1,12 +1,10 @@
 //! Determines the outcome of a call. Pure.
 
+use job::{CallEnd, CallStatus, Expectation, KernelUse};
 use protocol::{ExecEnd, ExecOutcome};
 use sandbox::Usage;
 
 use super::limit_hints::{LimitHintScanner, LimitHints};
-use crate::event::{CallEnd, CallStatus};
-use crate::kernels::KernelUse;
-use crate::step::Expectation;
 
 /// If less disk space than this is free at the end of a failed call, a full disk explains the failure. A program that
 /// writes in large blocks leaves up to one block free.

@@ -4,16 +4,16 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use bytes::Bytes;
+use job::EventBody;
 use protocol::GuestClient;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::archive;
 use super::collect::Packed;
-use super::{Driver, Stop};
+use super::{Driver, DriverExit};
+use crate::driver::pack_folder::pack;
 use crate::error::OrchestratorError;
-use crate::event::EventBody;
-use crate::uploads;
 
 /// Work shorter than this is repeated rather than saved.
 const WORTH_SAVING: Duration = Duration::from_secs(2);
@@ -47,7 +47,11 @@ impl CheckpointSchedule {
 impl Driver {
     /// Saves the workspace after a step if that pays off. After the last step it does not: the workspace is collected
     /// at once.
-    pub(super) async fn checkpoint_if_due(&self, steps_done: usize, steps_total: usize) -> Result<(), Stop> {
+    pub(super) async fn checkpoint_if_due(
+        &self,
+        steps_done: usize,
+        steps_total: usize,
+    ) -> Result<(), DriverExit> {
         if steps_done == steps_total || !self.checkpoint_schedule().is_due() {
             return Ok(());
         }
@@ -60,7 +64,7 @@ impl Driver {
                 self.remove_checkpoints(Some(steps_done));
             }
             Ok(Packed::Broken(error)) => self.after_break(error).await?,
-            Err(stop @ Stop::Lost(_)) => return Err(stop),
+            Err(stop @ DriverExit::Lost(_)) => return Err(stop),
             // A checkpoint is an optimization: the job goes on without it.
             Err(_) => tracing::warn!(job = %self.recorder.job(), "the workspace could not be saved"),
         }
@@ -73,18 +77,22 @@ impl Driver {
     }
 
     /// Restores the saved workspace in a new sandbox.
-    pub(super) async fn restore_checkpoint(&self, client: &GuestClient, steps: usize) -> Result<(), Stop> {
+    pub(super) async fn restore_checkpoint(
+        &self,
+        client: &GuestClient,
+        steps: usize,
+    ) -> Result<(), DriverExit> {
         let path = self.core.folder.checkpoint(self.recorder.job(), steps);
         unpack_into(client, move |sender| send_file(&path, sender)).await
     }
 
     /// Unpacks the uploaded files of the job into a new sandbox.
-    pub(super) async fn bring_uploads(&self, client: &GuestClient) -> Result<(), Stop> {
+    pub(super) async fn bring_uploads(&self, client: &GuestClient) -> Result<(), DriverExit> {
         let folder = self.core.folder.upload(self.recorder.job());
         if !folder.is_dir() {
             return Ok(());
         }
-        unpack_into(client, move |sender| uploads::pack(&folder, ChannelWriter { sender })).await
+        unpack_into(client, move |sender| pack(&folder, ChannelWriter { sender })).await
     }
 
     /// Removes all checkpoints except the given one.
@@ -106,7 +114,7 @@ impl Driver {
 async fn unpack_into(
     client: &GuestClient,
     make: impl FnOnce(&mpsc::Sender<Bytes>) -> io::Result<()> + Send + 'static,
-) -> Result<(), Stop> {
+) -> Result<(), DriverExit> {
     let (sender, mut pieces) = mpsc::channel::<Bytes>(16);
     let making = tokio::task::spawn_blocking(move || make(&sender));
     let mut upload = client.unpack(String::new()).await.map_err(OrchestratorError::from)?;

@@ -1,29 +1,29 @@
-//! Collects the workspace: out of the sandbox as tar, onto the disk as zip.
+//! Collects the workspace: out of the sandbox as tar, onto the disk as zip with its result files.
 
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use job::{
+    Artifact, ControlRequest, EventBody, EventKind, JobId, JobSpec, JobView, Kinds, NewEvent, Outcome,
+    Transition, Work,
+};
 use protocol::{FileDownload, ProtocolError};
 use sandbox::{DiskState, EndReason, Ended, SandboxError};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::archive::{self, ChannelReader, Piece, ZipMetadata};
+use super::pin_files::pin_result_files;
 use super::redacted_tar::RedactedTar;
-use super::{Driver, Stop, describe};
+use super::step_history::write_step_history;
+use super::{Driver, DriverExit, describe};
 use crate::core::Core;
 use crate::egress::provenance;
 use crate::error::OrchestratorError;
-use crate::event::{Artifact, ControlRequest, EventBody, NewEvent};
-use crate::ids::JobId;
-use crate::operator_wait::Retries;
-use crate::recorder::Why;
-use crate::request::JobSpec;
-use crate::state::{Outcome, Transition};
-use crate::store::Kinds;
-use crate::view::JobView;
+use crate::recorder::StateReason;
+use crate::recorder::operator_wait::Retries;
 
 /// How long the guest may be silent while it packs.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -36,7 +36,10 @@ impl Driver {
     /// Collects the workspace and ends the job.
     pub(super) async fn collect(&mut self, view: &JobView) -> Result<(), OrchestratorError> {
         let outcome = view.outcome();
-        let why = view.code.clone().map(|code| Why { code, reason: view.reason.clone().unwrap_or_default() });
+        let why = view
+            .code
+            .clone()
+            .map(|code| StateReason { code, reason: view.reason.clone().unwrap_or_default() });
         if view.artifact.is_some() {
             return self.recorder.change(Vec::new(), Transition::Ended(outcome), why).await;
         }
@@ -45,11 +48,12 @@ impl Driver {
         {
             return self.stop(stop).await;
         }
+        self.capture_last_screen(view).await;
         let recorder = Arc::clone(&self.recorder);
         let mut tries = recorder.waiting().tries();
         let fetched = loop {
             match self.fetch_output().await {
-                Err(Stop::Failed(error)) if error.needs_operator() => {
+                Err(DriverExit::Failed(error)) if error.needs_operator() => {
                     if self.wait_before_retry(&mut tries, &error).await == StoreWait::Cancelled {
                         return self
                             .recorder
@@ -67,12 +71,12 @@ impl Driver {
         drop(tries);
         match fetched {
             Ok(artifact) => {
-                let mut stored: Vec<NewEvent> = self.pin_file_list().await.into_iter().collect();
+                let mut stored = self.pin_result_files().await;
                 stored.push(EventBody::ArtifactStored(artifact).into());
                 self.recorder.change(stored, Transition::Ended(outcome), why).await
             }
-            Err(Stop::Failed(error)) if !matches!(error, OrchestratorError::Fenced(_)) => {
-                let why = why.unwrap_or_else(|| Why::new("collect_failed", describe(&error)));
+            Err(DriverExit::Failed(error)) if !matches!(error, OrchestratorError::Fenced(_)) => {
+                let why = why.unwrap_or_else(|| StateReason::new("collect_failed", describe(&error)));
                 let outcome = if outcome == Outcome::Complete { Outcome::Failed } else { outcome };
                 let note = EventBody::Note {
                     text: format!("the workspace could not be collected: {}", describe(&error)),
@@ -83,7 +87,7 @@ impl Driver {
         }
     }
 
-    async fn fetch_output(&mut self) -> Result<Artifact, Stop> {
+    async fn fetch_output(&mut self) -> Result<Artifact, DriverExit> {
         let target = self.core.folder.output(self.recorder.job());
         self.save_file_list().await?;
         let about = Arc::new(self.zip_metadata("workspace").await?);
@@ -101,7 +105,11 @@ impl Driver {
         }
     }
 
-    /// The metadata that goes into the zip beside the files.
+    async fn pin_result_files(&self) -> Vec<NewEvent> {
+        pin_result_files(&self.core, self.recorder.job()).await
+    }
+
+    /// Prepares everything for a zip but the files of the workspace.
     async fn zip_metadata(&self, source: &'static str) -> Result<ZipMetadata, OrchestratorError> {
         if let Some(egress) = &self.egress {
             egress.flush().await;
@@ -111,7 +119,7 @@ impl Driver {
     }
 
     /// Packs the workspace in the sandbox and sends the stream to a thread that writes it to the target.
-    pub(super) async fn pack<T, F>(&self, target: PathBuf, write: F) -> Result<Packed<T>, Stop>
+    pub(super) async fn pack<T, F>(&self, target: PathBuf, write: F) -> Result<Packed<T>, DriverExit>
     where
         T: Send + 'static,
         F: FnOnce(ChannelReader, PathBuf) -> io::Result<T> + Send + 'static,
@@ -119,7 +127,7 @@ impl Driver {
         // A sandbox frozen by a disk shortage would hold on to a half-written file, which takes up room itself.
         tokio::select! {
             biased;
-            error = self.core.host_disk.low() => return Err(Stop::Failed(error)),
+            error = self.core.host_disk.low() => return Err(DriverExit::Failed(error)),
             whole = self.ensure_workspace_intact(IntegrityCheck::Sync) => whole?,
         }
         // No file larger than the disk fits on it, except a sparse one.
@@ -136,7 +144,7 @@ impl Driver {
         let cover = RedactedTar::new(self.recorder.redactor());
         let sent = tokio::select! {
             sent = self.send_pieces(&mut download, &pieces, limit, cover) => sent,
-            error = self.core.host_disk.low() => Err(PackError::Stopped(Stop::Failed(error))),
+            error = self.core.host_disk.low() => Err(PackError::Stopped(DriverExit::Failed(error))),
         };
         drop(pieces);
         let written =
@@ -145,30 +153,33 @@ impl Driver {
             (Ok(()), Ok(result)) => Ok(Packed::Done(result)),
             (Err(PackError::Link(error)), _) => Ok(Packed::Broken(error)),
             (Err(PackError::Stopped(stop)), _) => Err(stop),
-            (Err(PackError::Silent), _) => Err(Stop::Lost(Ended {
+            (Err(PackError::Silent), _) => Err(DriverExit::Lost(Ended {
                 reason: EndReason::Lost,
                 detail: "the guest fell silent while the workspace was packed".into(),
             })),
             (Err(PackError::TooLarge), _) => {
-                Err(Stop::Failed(OrchestratorError::io("collecting the workspace")(io::Error::other(
+                Err(DriverExit::Failed(OrchestratorError::io("collecting the workspace")(io::Error::other(
                     format!("it unpacks to more than {} MiB, twice its disk", limit / 1024 / 1024),
                 ))))
             }
-            (_, Err(error)) => Err(Stop::Failed(OrchestratorError::io(format!("writing {shown}"))(error))),
+            (_, Err(error)) => {
+                Err(DriverExit::Failed(OrchestratorError::io(format!("writing {shown}"))(error)))
+            }
         }
     }
 
     /// Refuses a workspace that has lost data: its sandbox counts as lost, and the job falls back to the last good
     /// checkpoint.
-    async fn ensure_workspace_intact(&self, look: IntegrityCheck) -> Result<(), Stop> {
+    async fn ensure_workspace_intact(&self, look: IntegrityCheck) -> Result<(), DriverExit> {
         let sandbox = self.recorder.with_view(Self::sandbox_of).await?;
+        let Some(monitor) = self.core.backend.disk_monitor() else { return Ok(()) };
         let looked = match look {
-            IntegrityCheck::Sync => self.core.backend.sync_disk(sandbox).await,
-            IntegrityCheck::Quick => self.core.backend.disk_state(sandbox).await,
+            IntegrityCheck::Sync => monitor.sync(sandbox).await,
+            IntegrityCheck::Quick => monitor.state(sandbox).await,
         };
         match looked {
             Ok(DiskState::Whole) => Ok(()),
-            Ok(DiskState::Damaged(why)) => Err(Stop::Lost(Ended {
+            Ok(DiskState::Damaged(why)) => Err(DriverExit::Lost(Ended {
                 reason: EndReason::WorkspaceDamaged,
                 detail: format!(
                     "the workspace is damaged: {why}; what was written since the last checkpoint is not used"
@@ -176,10 +187,12 @@ impl Driver {
             })),
             Err(SandboxError::NotRunning { why, .. }) => {
                 let ended = self.ended(sandbox).await?;
-                Err(Stop::Lost(ended.unwrap_or(Ended { reason: EndReason::Lost, detail: why })))
+                Err(DriverExit::Lost(ended.unwrap_or(Ended { reason: EndReason::Lost, detail: why })))
             }
             // The state is unknown; ask again.
-            Err(error) => Err(Stop::Failed(OrchestratorError::StoreUnavailable { why: describe(&error) })),
+            Err(error) => {
+                Err(DriverExit::Failed(OrchestratorError::StoreUnavailable { why: describe(&error) }))
+            }
         }
     }
 
@@ -217,11 +230,11 @@ impl Driver {
         &mut self,
         loss: Vec<NewEvent>,
         outcome: Outcome,
-        why: Option<Why>,
+        why: Option<StateReason>,
     ) -> Result<(), OrchestratorError> {
         let view = self.recorder.view().await;
         let mut events = loss;
-        events.extend(self.pin_file_list().await);
+        let mut artifact = None;
         if let Some(steps) = view.checkpoint_steps
             && view.artifact.is_none()
         {
@@ -229,11 +242,12 @@ impl Driver {
             let mut tries = recorder.waiting().tries();
             loop {
                 match self.zip_checkpoint(steps).await {
-                    Ok(artifact) => events.push(EventBody::ArtifactStored(artifact).into()),
+                    Ok(stored) => artifact = Some(stored),
                     Err(error) if error.needs_operator() => {
                         if self.wait_before_retry(&mut tries, &error).await == StoreWait::TryAgain {
                             continue;
                         }
+                        events.extend(self.pin_result_files().await);
                         let ended = Transition::Ended(Outcome::Cancelled);
                         return self.recorder.change(events, ended, Some(cancelled_without_result())).await;
                     }
@@ -245,6 +259,10 @@ impl Driver {
                 break;
             }
         }
+        events.extend(self.pin_result_files().await);
+        if let Some(artifact) = artifact {
+            events.push(EventBody::ArtifactStored(artifact).into());
+        }
         self.recorder.change(events, Transition::Ended(outcome), why).await
     }
 
@@ -254,19 +272,23 @@ impl Driver {
     }
 }
 
-/// Builds the result of a job without a driver from its last checkpoint; `None` if the job has a result or no
-/// checkpoint.
-pub(crate) async fn checkpoint_artifact(
+/// Builds the result of a job without a driver from its last checkpoint, and returns the events that record it; none
+/// if the job has a result or no checkpoint.
+pub(crate) async fn store_checkpoint_result(
     core: &Core,
     job: JobId,
-) -> Result<Option<Artifact>, OrchestratorError> {
+) -> Result<Vec<NewEvent>, OrchestratorError> {
     let view = core.store.job(job).await?;
-    let (Some(steps), None) = (view.checkpoint_steps, &view.artifact) else { return Ok(None) };
+    let (Some(steps), None) = (view.checkpoint_steps, &view.artifact) else { return Ok(Vec::new()) };
     let spec = core.store.spec(job).await?;
     let about = zip_metadata(core, job, &spec, CHECKPOINT, true).await?;
-    zip_checkpoint(core, job, steps, about).await.map(Some)
+    let artifact = zip_checkpoint(core, job, steps, about).await?;
+    let mut events = pin_result_files(core, job).await;
+    events.push(EventBody::ArtifactStored(artifact).into());
+    Ok(events)
 }
 
+/// Writes the result files that are made from the log, and returns what the manifest says besides the files.
 async fn zip_metadata(
     core: &Core,
     job: JobId,
@@ -275,13 +297,18 @@ async fn zip_metadata(
     has_connections: bool,
 ) -> Result<ZipMetadata, OrchestratorError> {
     let log = match has_connections {
-        true => core.store.all_events(job, Kinds::Only(&["egress"]), 0).await?,
+        true => core.store.all_events(job, Kinds::Only(&[EventKind::Egress]), 0).await?,
         false => Vec::new(),
     };
-    let network_log = core.folder.network_log(job);
-    let provenance = provenance(&log, &spec.egress);
-    let file_log = core.folder.file_log(job);
-    Ok(ZipMetadata { job: job.to_string(), source, provenance, network_log, file_log })
+    if matches!(spec.work, Work::Steps(_))
+        && let Err(error) = write_step_history(core, job).await
+    {
+        if error.needs_operator() {
+            return Err(error);
+        }
+        tracing::warn!(%job, error = describe(&error), "the history of the steps could not be written");
+    }
+    Ok(ZipMetadata { job: job.to_string(), source, provenance: provenance(&log, &spec.egress) })
 }
 
 async fn zip_checkpoint(
@@ -305,8 +332,8 @@ enum StoreWait {
     Cancelled,
 }
 
-fn cancelled_without_result() -> Why {
-    Why::new("cancelled", "cancelled while its result could not be stored; there is no output.zip")
+fn cancelled_without_result() -> StateReason {
+    StateReason::new("cancelled", "cancelled while its result could not be stored; there is no output.zip")
 }
 
 /// Outcome of packing.
@@ -327,7 +354,7 @@ enum IntegrityCheck {
 
 enum PackError {
     Link(ProtocolError),
-    Stopped(Stop),
+    Stopped(DriverExit),
     Silent,
     TooLarge,
 }

@@ -9,15 +9,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use job::{EventBody, FileChange, FilesChanged, SKIPPED_FOLDERS};
 use protocol::{FileKind, FileOperation, FileReply, GuestClient};
 use sandbox::SandboxId;
 use tokio::sync::{Mutex, watch};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::event::{EventBody, FileChange, FilesChanged};
 use crate::recorder::Recorder;
-use crate::workspace_path::SKIPPED_FOLDERS;
 
 /// Pause between two scans.
 const SCAN_INTERVAL: Duration = Duration::from_secs(1);

@@ -11,16 +11,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use egress::Redactor;
 use protocol::{FileEntry, FileKind, FileOperation, FileReply, GuestClient};
-use sandbox::SandboxId;
+use sandbox::{FileLog, SandboxError, SandboxId};
 use serde_json::json;
 
 use super::archive::removed_on_failure;
-use super::{Driver, Stop, describe};
-use crate::audit::{FILE_LIST, StoredFile};
+use super::{Driver, DriverExit, describe};
 use crate::clock::now_ms;
-use crate::egress::redact_all;
 use crate::error::OrchestratorError;
-use crate::event::{EventBody, NewEvent};
+use crate::recorder::redact::redact_all;
 
 /// Maximum number of files to compare; beyond that, the list says that it is incomplete.
 const MAX_FILES: u32 = 200_000;
@@ -34,7 +32,7 @@ type ComparedFields = (FileKind, u64, u32, i64, Option<String>);
 
 impl Driver {
     /// Saves the initial list of the workspace's files, unless the backend lists file accesses itself.
-    pub(super) async fn save_initial_file_list(&self, client: &GuestClient) -> Result<(), Stop> {
+    pub(super) async fn save_initial_file_list(&self, client: &GuestClient) -> Result<(), DriverExit> {
         let path = self.core.folder.files_before(self.recorder.job());
         if self.backend_lists_files().await || path.exists() {
             return Ok(());
@@ -50,7 +48,8 @@ impl Driver {
 
     async fn backend_lists_files(&self) -> bool {
         let sandbox = self.recorder.view().await.sandbox;
-        sandbox.is_some_and(|sandbox| self.core.backend.file_list(sandbox).is_some())
+        let audit = self.core.backend.file_audit();
+        audit.zip(sandbox).is_some_and(|(audit, sandbox)| audit.is_recorded(sandbox))
     }
 
     /// Writes the list of a job whose sandbox is about to be removed. Only a temporary error is returned; any other
@@ -59,16 +58,18 @@ impl Driver {
         let job = self.recorder.job();
         let target = self.core.folder.file_log(job);
         let sandbox = self.recorder.view().await.sandbox;
-        if let Some(sandbox) = sandbox {
-            self.core.backend.settle_file_list(sandbox).await;
-        }
-        let result = match sandbox.and_then(|sandbox| self.core.backend.file_list(sandbox)) {
-            Some(list) => {
+        let list = match sandbox {
+            Some(sandbox) => self.recorded_files(sandbox).await,
+            None => Ok(None),
+        };
+        let result = match list {
+            Ok(Some(mut list)) => {
                 let sandbox = sandbox.map(|it| it.to_string()).unwrap_or_default();
-                keep(&list, &target, &sandbox, &self.recorder.redactor())
+                keep(&mut list, &target, &sandbox, &self.recorder.redactor())
             }
-            None if target.exists() => Ok(()),
-            None => self.write_difference(&target).await,
+            Ok(None) if target.exists() => Ok(()),
+            Ok(None) => self.write_difference(&target).await,
+            Err(error) => Err(io::Error::other(error)),
         };
         match result.map_err(OrchestratorError::io("writing the list of files")) {
             Err(error) if error.needs_operator() => Err(error),
@@ -77,6 +78,14 @@ impl Driver {
                 Ok(())
             }
             Ok(()) => Ok(()),
+        }
+    }
+
+    /// The file accesses that the backend recorded for a sandbox; `None` if it records none.
+    async fn recorded_files(&self, sandbox: SandboxId) -> Result<Option<FileLog>, SandboxError> {
+        match self.core.backend.file_audit() {
+            Some(audit) => audit.open(sandbox).await,
+            None => Ok(None),
         }
     }
 
@@ -93,28 +102,16 @@ impl Driver {
         }
     }
 
-    /// The event that pins the digest of the current list in the log, so that later changes to the file are detected.
-    pub(super) async fn pin_file_list(&self) -> Option<NewEvent> {
-        let job = self.recorder.job();
-        let folder = self.core.folder.job(job);
-        let pinned = tokio::task::spawn_blocking(move || StoredFile::of(&folder, FILE_LIST)).await;
-        match pinned.unwrap_or_else(|error| Err(io::Error::other(error))) {
-            Ok(stored) => Some(EventBody::AuditFileStored(stored).into()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => {
-                tracing::warn!(%job, %error, "the list of files cannot be read");
-                None
-            }
-        }
-    }
-
     /// Saves the file accesses listed for a lost sandbox, before it is removed.
-    pub(super) fn save_file_list_of(&self, sandbox: SandboxId) {
-        let Some(list) = self.core.backend.file_list(sandbox) else { return };
+    pub(super) async fn save_file_list_of(&self, sandbox: SandboxId) {
         let job = self.recorder.job();
-        if let Err(error) =
-            keep(&list, &self.core.folder.file_log(job), &sandbox.to_string(), &self.recorder.redactor())
-        {
+        let target = self.core.folder.file_log(job);
+        let kept = match self.recorded_files(sandbox).await {
+            Ok(None) => return,
+            Ok(Some(mut list)) => keep(&mut list, &target, &sandbox.to_string(), &self.recorder.redactor()),
+            Err(error) => Err(io::Error::other(error)),
+        };
+        if let Err(error) = kept {
             tracing::warn!(%job, %error, "the list of files could not be kept");
         }
     }
@@ -187,7 +184,7 @@ fn difference(before: &[FileEntry], after: &[FileEntry]) -> Vec<(&'static str, S
 
 /// Saves the list of one sandbox, and rebuilds the job's list from those of all its sandboxes: a job that lost a
 /// sandbox has several. Can be repeated after a crash.
-fn keep(list: &Path, target: &Path, sandbox: &str, redactor: &Redactor) -> io::Result<()> {
+fn keep(list: &mut dyn Read, target: &Path, sandbox: &str, redactor: &Redactor) -> io::Result<()> {
     let folder = target.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(folder)?;
     copy_redacted(list, &folder.join(format!("files-{sandbox}.jsonl")), redactor)?;
@@ -218,7 +215,7 @@ fn keep(list: &Path, target: &Path, sandbox: &str, redactor: &Redactor) -> io::R
 
 /// Copies a list with the values of secrets redacted, because a file name may contain one. Written completely or not
 /// at all.
-pub(crate) fn copy_redacted(list: &Path, target: &Path, redactor: &Redactor) -> io::Result<()> {
+pub(crate) fn copy_redacted(list: &mut dyn Read, target: &Path, redactor: &Redactor) -> io::Result<()> {
     if let Some(folder) = target.parent() {
         fs::create_dir_all(folder)?;
     }
@@ -229,10 +226,9 @@ pub(crate) fn copy_redacted(list: &Path, target: &Path, redactor: &Redactor) -> 
     })
 }
 
-fn write_redacted(list: &Path, partial: &Path, redactor: &Redactor) -> io::Result<()> {
+fn write_redacted(list: &mut dyn Read, partial: &Path, redactor: &Redactor) -> io::Result<()> {
     let mut copy = File::create(partial)?;
     let mut cover = redactor.stream();
-    let mut list = File::open(list)?;
     let mut buffer = vec![0; 32 * 1024];
     loop {
         let count = list.read(&mut buffer)?;
@@ -249,7 +245,8 @@ fn has_prefix(path: &Path, prefix: &str) -> bool {
     path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(prefix))
 }
 
-fn write_whole(path: &Path, text: &[u8]) -> io::Result<()> {
+/// Writes a file completely or not at all.
+pub(super) fn write_whole(path: &Path, text: &[u8]) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }
@@ -278,9 +275,9 @@ mod tests {
     #[test]
     fn secrets_in_file_names_are_redacted_in_the_file_list() {
         let folder = tempfile::tempdir().unwrap();
-        let (list, target) = (folder.path().join("list"), folder.path().join("audit/files.jsonl"));
-        fs::write(&list, "{\"path\": \"/workspace/canary-7f3a-value.txt\"}\n").unwrap();
-        keep(&list, &target, "one", &Redactor::new(["canary-7f3a-value"])).unwrap();
+        let target = folder.path().join("audit/files.jsonl");
+        let list = "{\"path\": \"/workspace/canary-7f3a-value.txt\"}\n";
+        keep(&mut list.as_bytes(), &target, "one", &Redactor::new(["canary-7f3a-value"])).unwrap();
         let covered = "{\"path\": \"/workspace/*****************.txt\"}\n";
         assert_eq!(fs::read_to_string(&target).unwrap(), covered);
         assert_eq!(fs::read_to_string(folder.path().join("audit/files-one.jsonl")).unwrap(), covered);
@@ -290,11 +287,10 @@ mod tests {
     #[test]
     fn file_lists_of_several_sandboxes_are_concatenated() {
         let folder = tempfile::tempdir().unwrap();
-        let (list, target) = (folder.path().join("list"), folder.path().join("audit/files.jsonl"));
+        let target = folder.path().join("audit/files.jsonl");
         let redactor = Redactor::new([""; 0]);
         for (sandbox, text) in [("a", "first\n"), ("a", "first again\n"), ("b", "second\n")] {
-            fs::write(&list, text).unwrap();
-            keep(&list, &target, sandbox, &redactor).unwrap();
+            keep(&mut text.as_bytes(), &target, sandbox, &redactor).unwrap();
         }
         assert_eq!(fs::read_to_string(&target).unwrap(), "first again\nsecond\n");
         assert_eq!(fs::read_to_string(folder.path().join("audit/files-a.jsonl")).unwrap(), "first again\n");

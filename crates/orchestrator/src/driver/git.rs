@@ -1,13 +1,12 @@
 //! Clones the repository that a job starts from. Runs inside the sandbox, so that the job's egress policy applies.
 
 use agent::{ExecStart, ProcessRequest};
+use job::{CallEnd, CallRef, CallStatus, EventBody, WITHOUT_OUTPUT};
 use protocol::{CallKey, Program};
 
 use super::agent::AgentHost;
-use super::{Driver, Stop};
+use super::{Driver, DriverExit};
 use crate::error::OrchestratorError;
-use crate::event::{CallEnd, CallRef, CallStatus, EventBody};
-use crate::store::WITHOUT_OUTPUT;
 
 /// Id of the call that clones.
 const CALL: &str = "setup-git";
@@ -32,7 +31,7 @@ cd /workspace && git log -1 --format='at %h %s'
 
 impl Driver {
     /// Clones the repository of the job, once for each sandbox that starts empty.
-    pub(super) async fn clone_repository(&mut self) -> Result<(), Stop> {
+    pub(super) async fn clone_repository(&mut self) -> Result<(), DriverExit> {
         let Some(source) = self.spec.git.clone() else { return Ok(()) };
         let view = self.recorder.view().await;
         // A checkpoint contains the clone.
@@ -84,10 +83,10 @@ impl Driver {
     }
 }
 
-fn verdict(end: &CallEnd, url: &str) -> Result<(), Stop> {
+fn verdict(end: &CallEnd, url: &str) -> Result<(), DriverExit> {
     if end.status == CallStatus::Succeeded {
         return Ok(());
     }
     let reason = end.reason.clone().unwrap_or_default();
-    Err(Stop::Failed(OrchestratorError::WorkspaceSource { why: format!("cloning {url}: {reason}") }))
+    Err(DriverExit::Failed(OrchestratorError::WorkspaceSource { why: format!("cloning {url}: {reason}") }))
 }

@@ -2,42 +2,35 @@
 
 use std::time::{Duration, Instant as Clock};
 
-use protocol::{CallKey, GuiAction, ProtocolError};
+use job::{CallEnd, CallRef, CallStatus, StepOptions};
+use protocol::{GuiAction, ProtocolError};
 
-use super::exec::wait_for_cancel;
-use super::{Driver, Stop};
-use crate::desktop::{GuiInput, desktop_spec, end_of_action};
-use crate::desktop_script::explain_script;
-use crate::event::{CallEnd, CallRef, CallStatus};
-use crate::step::Step;
+use super::call::key_of;
+use super::step_call::StepProgram;
+use super::stop::wait_for_cancel;
+use super::{Driver, DriverExit};
+use crate::driver::desktop::{desktop_spec, end_of_action};
+use crate::driver::desktop_script::explain_script;
 
 impl Driver {
-    pub(super) async fn run_gui_step(
+    pub(super) async fn run_gui_script(
         &mut self,
         call: &CallRef,
-        step: &Step,
-        input: &GuiInput,
-    ) -> Result<CallEnd, Stop> {
-        match input {
-            GuiInput::Action(action) => {
-                let timeout = step.options.timeout_s.unwrap_or(self.spec.step_timeout.as_secs_f64());
-                self.run_action(call, action, Duration::from_secs_f64(timeout)).await
-            }
-            GuiInput::Script { .. } => {
-                if let Some(end) = self.start_desktop().await? {
-                    return Ok(end);
-                }
-                let (mut end, stderr) = self.run_process(call, step).await?;
-                if end.status == CallStatus::Failed {
-                    end.reason = end.reason.map(|reason| explain_script(&reason, &stderr));
-                }
-                Ok(end)
-            }
+        program: StepProgram,
+        options: &StepOptions,
+    ) -> Result<CallEnd, DriverExit> {
+        if let Some(end) = self.start_desktop().await? {
+            return Ok(end);
         }
+        let (mut end, stderr) = self.run_process(call, program, options).await?;
+        if end.status == CallStatus::Failed {
+            end.reason = end.reason.map(|reason| explain_script(&reason, &stderr));
+        }
+        Ok(end)
     }
 
     /// Starts the desktop; returns the end of the call if that fails.
-    async fn start_desktop(&mut self) -> Result<Option<CallEnd>, Stop> {
+    async fn start_desktop(&mut self) -> Result<Option<CallEnd>, DriverExit> {
         let started = Clock::now();
         let desktop = desktop_spec(&self.spec);
         loop {
@@ -53,17 +46,18 @@ impl Driver {
         }
     }
 
-    async fn run_action(
+    pub(super) async fn run_gui_action(
         &mut self,
         call: &CallRef,
         action: &GuiAction,
-        timeout: Duration,
-    ) -> Result<CallEnd, Stop> {
+        options: &StepOptions,
+    ) -> Result<CallEnd, DriverExit> {
         let started = Clock::now();
+        let timeout = Duration::from_secs_f64(self.timeout_s(options));
         let mut control_request = self.control_request.clone();
         let expiry = self.core.host_disk.sleep_unfrozen(timeout);
         tokio::pin!(expiry);
-        let key = CallKey::new(call.id.clone(), call.attempt);
+        let key = key_of(call);
         let desktop = desktop_spec(&self.spec);
         let done = loop {
             let client = self.guest().await?;
@@ -71,8 +65,8 @@ impl Driver {
             let asking = client.act_on_desktop(desktop.clone(), Some(key.clone()), action.clone());
             let asked = tokio::select! {
                 asked = asking => asked,
-                () = wait_for_cancel(&mut control_request) => return Err(Stop::Cancelled),
-                () = self.time_over() => return Err(Stop::Deadline),
+                () = wait_for_cancel(&mut control_request) => return Err(DriverExit::Cancelled),
+                () = self.time_over() => return Err(DriverExit::Deadline),
                 () = &mut expiry => {
                     let end = CallEnd {
                         status: CallStatus::Failed,

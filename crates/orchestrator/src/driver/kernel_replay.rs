@@ -1,14 +1,17 @@
 //! Handles notebook kernels that were lost with a sandbox: reports them, refuses the next cell, or replays the cells.
 
+use std::time::Duration;
+
+use job::{EventBody, KERNEL_EVENTS, KernelHistory, KernelSelector, LostKernel, Replay, StepOptions, Work};
 use tokio::time::Instant;
 
+use super::call::key_of;
+use super::cells::Language;
+use super::step_call::{CellCode, StepCall};
 use super::steps::end_of_stop;
-use super::{Driver, Stop};
+use super::{Driver, DriverExit};
+use crate::core::kernel_guard::RefusedCell;
 use crate::error::OrchestratorError;
-use crate::event::EventBody;
-use crate::kernels::{KERNEL_EVENTS, KernelHistory, KernelSelector, LostKernel, RefusedCell, Replay};
-use crate::request::Work;
-use crate::step::{Step, StepOptions, StepTool};
 
 /// Timeout for replaying a cell of an agent or of the API that had no timeout of its own.
 const REPLAY_TIMEOUT_S: f64 = 600.0;
@@ -25,22 +28,25 @@ impl Driver {
     }
 
     /// The refusal of a cell, because its kernel was lost; `None` if the cell may run.
-    pub(super) async fn refuse_cell(&self, wanted: KernelSelector<'_>) -> Result<Option<RefusedCell>, Stop> {
+    pub(super) async fn refuse_cell(
+        &self,
+        wanted: KernelSelector<'_>,
+    ) -> Result<Option<RefusedCell>, DriverExit> {
         let refused = self.kernels.refuse(self.core.store.as_ref(), self.recorder.job(), wanted, false).await;
         Ok(refused?)
     }
 
     /// Replays the cells of lost kernels, if the job is configured to; each as a further attempt of its call.
-    pub(super) async fn replay_cells(&mut self) -> Result<(), Stop> {
+    pub(super) async fn replay_cells(&mut self) -> Result<(), DriverExit> {
         if !self.kernels.must_replay() {
             return Ok(());
         }
         while let Some(replay) = self.kernel_history().await?.next_replay() {
             if self.is_cancelled() && !replay.is_begun {
-                return Err(Stop::Cancelled);
+                return Err(DriverExit::Cancelled);
             }
             if self.is_time_over() && !replay.is_begun {
-                return Err(Stop::Deadline);
+                return Err(DriverExit::Deadline);
             }
             self.replay_cell(&replay).await?;
         }
@@ -48,9 +54,12 @@ impl Driver {
         Ok(())
     }
 
-    async fn replay_cell(&mut self, Replay { cell, call, is_begun, kernel }: &Replay) -> Result<(), Stop> {
-        let Some(step) = self.step_of(cell.step, &cell.tool, cell.code(), &cell.input) else {
-            return Err(Stop::Failed(OrchestratorError::Unreadable {
+    async fn replay_cell(
+        &mut self,
+        Replay { cell, call, is_begun, kernel }: &Replay,
+    ) -> Result<(), DriverExit> {
+        let Some((code, options)) = self.code_of(cell.step, &cell.tool, cell.code(), &cell.input) else {
+            return Err(DriverExit::Failed(OrchestratorError::Unreadable {
                 what: format!("the cell {}", call.id),
                 source: "its log has no code".into(),
             }));
@@ -62,7 +71,7 @@ impl Driver {
         }
         let started = Instant::now();
         // Keep `past`: later steps use it to look up calls that an earlier server started.
-        let ran = self.run_process(call, &step).await;
+        let ran = self.run_process(call, code.program(), &options).await;
         let end = match ran {
             Ok((end, _)) => end,
             Err(stop) => {
@@ -74,41 +83,37 @@ impl Driver {
         };
         let note = format!("run again because the kernel {kernel} was lost with its sandbox");
         self.recorder.record(EventBody::CallEnded(end.with_note(Some(note))).of(call)).await?;
-        self.forget_call(call);
+        self.forget_call(key_of(call));
         self.checkpoint_schedule().worked(started.elapsed());
         Ok(())
     }
 
-    /// The step that a cell belongs to, or an equivalent one.
-    fn step_of(
+    /// The code of a cell, and how the step that it belongs to is treated.
+    fn code_of(
         &self,
         step: Option<usize>,
         tool: &str,
         code: &str,
         input: &serde_json::Value,
-    ) -> Option<Step> {
+    ) -> Option<(CellCode, StepOptions)> {
         if let (Some(index), Work::Steps(steps)) = (step, &self.spec.work) {
-            return steps.get(index).cloned();
+            let step = steps.get(index)?;
+            return match StepCall::of(&step.tool) {
+                Ok(StepCall::Cell(cell)) => Some((cell, step.options.clone())),
+                _ => None,
+            };
         }
         let code = Some(code).filter(|code| !code.is_empty())?.to_owned();
-        let tool = match tool {
-            "python" => StepTool::Python { code },
-            "typescript" => StepTool::Typescript { code },
-            _ => StepTool::Code { kernel: input.get("kernel")?.as_str()?.to_owned(), code },
+        let language = match tool {
+            "python" => Language::Python,
+            "typescript" => Language::Typescript,
+            _ => Language::Kernel(input.get("kernel")?.as_str()?.to_owned()),
         };
         let asked = input.get("timeout_s").and_then(serde_json::Value::as_f64);
         let timeout_s =
             asked.filter(|seconds| (0.001..=3600.0).contains(seconds)).unwrap_or(REPLAY_TIMEOUT_S);
-        Some(Step { tool, options: StepOptions { timeout_s: Some(timeout_s), ..StepOptions::default() } })
-    }
-}
-
-/// The language of a step's code; `None` for steps that are not code.
-pub(super) fn language_of(tool: &StepTool) -> Option<crate::code::Language> {
-    match tool {
-        StepTool::Python { .. } => Some(crate::code::Language::Python),
-        StepTool::Typescript { .. } => Some(crate::code::Language::Typescript),
-        StepTool::Code { kernel, .. } => Some(crate::code::Language::Kernel(kernel.clone())),
-        _ => None,
+        let timeout_s = self.bounded_timeout(Duration::from_secs_f64(timeout_s)).as_secs_f64();
+        let options = StepOptions { timeout_s: Some(timeout_s), ..StepOptions::default() };
+        Some((CellCode { language, code }, options))
     }
 }

@@ -3,11 +3,11 @@
 
 use std::collections::HashMap;
 
-use crate::agent_log::AgentLog;
+use job::{CallRef, Event, EventBody, JobId, Kinds, Sequence};
+
 use crate::error::OrchestratorError;
-use crate::event::{CallRef, Event, EventBody};
-use crate::ids::{JobId, Sequence};
-use crate::store::{Kinds, Store};
+use crate::recorder::agent_log::AgentLog;
+use crate::store::Store;
 
 #[derive(Default)]
 pub(super) struct LoadedLog {
@@ -64,9 +64,8 @@ impl LoadedLog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{CallEnd, Fence};
-    use crate::request::{JobDefaults, NewJob};
     use crate::store::{NewRecord, SqliteStore};
+    use job::{CallEnd, Fence, JobDefaults, NewJob};
 
     /// Pages are also limited by size, so a short page is not necessarily the last one.
     #[tokio::test]

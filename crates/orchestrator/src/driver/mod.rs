@@ -4,66 +4,79 @@
 //! All state that matters is in the log: a driver that takes over in the middle of a job reads the log and continues.
 
 mod agent;
-mod archive;
+pub(crate) mod archive;
 mod bare_sandbox;
+pub(crate) mod browser;
 mod browser_call;
+pub(crate) mod call;
 mod call_outcome;
+pub(crate) mod cells;
 mod checkpoint;
 mod collect;
 mod connect;
-mod exec;
+mod create_sandbox;
+pub(crate) mod desktop;
+pub(crate) mod desktop_script;
+mod display_chunks;
+pub(crate) mod failure;
 mod file_call;
 mod file_history;
 mod file_list;
 mod git;
 mod gui_call;
 mod kernel_replay;
+mod known_boot;
+mod last_screen;
 mod limit_hints;
 mod loaded_log;
 mod output;
+pub(crate) mod pack_folder;
 mod pause;
+mod pin_files;
+mod process_environment;
 mod redacted_tar;
 mod start;
+mod step_call;
+mod step_history;
 mod steps;
+mod stop;
 mod work_time;
 
 use std::sync::Arc;
 
+use job::{
+    CALLS, CallEnd, CallRef, CallStatus, ControlRequest, Event, EventBody, JobId, JobKind, JobSpec, JobState,
+    JobView, NewEvent, OnLoss, Outcome, Transition, Work,
+};
 use protocol::GuestClient;
 use sandbox::{EndReason, Ended, SandboxId};
 use tokio::sync::watch;
-use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
+
+use self::create_sandbox::SandboxChoice;
+use self::work_time::WorkTime;
+use crate::core::Core;
+use crate::core::kernel_guard::LostKernelGuard;
+use crate::core::last_use::LastUse;
+use crate::core::live_tokens::LiveTokens;
+use crate::egress::JobEgress;
+use crate::error::OrchestratorError;
+use crate::recorder::{Recorder, StateReason};
 
 pub(crate) use self::agent::events::logged;
 pub(crate) use self::archive::is_own;
 pub(crate) use self::call_outcome::{Evidence, explain_end};
-pub(crate) use self::collect::checkpoint_artifact;
-use self::connect::SandboxChoice;
-pub(crate) use self::exec::{EGRESS_PORT, environment};
+pub(crate) use self::collect::store_checkpoint_result;
 pub(crate) use self::file_list::copy_redacted;
 pub(crate) use self::limit_hints::LimitHints;
 pub(crate) use self::output::{Captured, OutputSink};
+pub(crate) use self::pause::STUCK;
+pub(crate) use self::process_environment::{EGRESS_PORT, environment};
 pub(crate) use self::start::drive;
-use self::work_time::WorkTime;
-use crate::api_types::JobKind;
-use crate::core::Core;
-use crate::egress::JobEgress;
-use crate::error::OrchestratorError;
-use crate::event::{CallEnd, CallRef, CallStatus, ControlRequest, Event, EventBody, NewEvent};
-use crate::ids::JobId;
-use crate::kernels::LostKernelGuard;
-use crate::last_use::LastUse;
-use crate::live_tokens::LiveTokens;
-use crate::recorder::{Recorder, Why};
-use crate::request::{JobSpec, OnLoss, Work};
-use crate::state::{JobState, Outcome, Transition};
-use crate::store::CALLS;
-use crate::view::JobView;
 
 /// Why the work stops before it is done.
 #[derive(Debug)]
-pub(crate) enum Stop {
+pub(crate) enum DriverExit {
     /// A user cancelled the job.
     Cancelled,
     /// The job has reached its deadline.
@@ -78,7 +91,7 @@ pub(crate) enum Stop {
     Failed(OrchestratorError),
 }
 
-impl From<OrchestratorError> for Stop {
+impl From<OrchestratorError> for DriverExit {
     fn from(error: OrchestratorError) -> Self {
         Self::Failed(error)
     }
@@ -106,6 +119,7 @@ pub(crate) struct Driver {
     checkpoints: std::sync::Mutex<checkpoint::CheckpointSchedule>,
     /// Held while the link is being opened.
     dialing: tokio::sync::Mutex<()>,
+    known_boot: known_boot::KnownBoot,
     /// How often work was interrupted by a failing model; retry delays grow with it.
     model_failures: u32,
     /// The version of the model settings that was tried last, counted in changes since the server started.
@@ -165,12 +179,12 @@ impl Driver {
         if self.recorder.with_view(|view| view.state.is_over()).await {
             return Ok(());
         }
-        match JobEgress::open(&self.core, &self.recorder, &self.spec, &self.past).await {
+        match JobEgress::open(&self.core, &self.recorder, &self.spec, &self.past, self.used.clone()).await {
             Ok(egress) => self.egress = Some(egress),
             Err(error @ OrchestratorError::Fenced(_)) => return Err(error),
             Err(error) if error.needs_operator() => return Err(error),
             Err(error) => {
-                let why = Why::new(error.code(), describe(&error));
+                let why = StateReason::new(error.code(), describe(&error));
                 self.end_without_sandbox(Outcome::Failed, Some(why)).await?;
             }
         }
@@ -189,12 +203,16 @@ impl Driver {
     async fn start(&mut self, view: &JobView, requested: SandboxChoice) -> Result<(), OrchestratorError> {
         match self.make_sandbox(view, requested).await {
             Ok(()) => Ok(()),
-            Err(Stop::Lost(ended)) if ended.reason == EndReason::NotStarted => {
-                let why = Why::new("sandbox_failed", ended.detail);
+            Err(DriverExit::Lost(ended)) if ended.reason == EndReason::NotStarted => {
+                let why = StateReason::new("sandbox_failed", ended.detail);
                 self.end_without_sandbox(Outcome::Failed, Some(why)).await
             }
-            Err(Stop::NoRoom(detail)) => self.requeue(view, OrchestratorError::DiskFull, detail).await,
-            Err(Stop::Failed(error)) if error.needs_operator() => {
+            // Nothing has run, so there is nothing to collect.
+            Err(DriverExit::Cancelled) => {
+                self.end_without_sandbox(Outcome::Cancelled, Some(cancelled())).await
+            }
+            Err(DriverExit::NoRoom(detail)) => self.requeue(view, OrchestratorError::DiskFull, detail).await,
+            Err(DriverExit::Failed(error)) if error.needs_operator() => {
                 let detail = error.to_string();
                 self.requeue(view, error, detail).await
             }
@@ -213,7 +231,7 @@ impl Driver {
         self.core.backend_watch.note(&error);
         self.forget_guest();
         if view.kind == JobKind::Sandbox {
-            let why = Why::new(error.code(), format!("no sandbox can be made: {detail}"));
+            let why = StateReason::new(error.code(), format!("no sandbox can be made: {detail}"));
             return self.end_without_sandbox(Outcome::Failed, Some(why)).await;
         }
         if let Some(sandbox) = self.recorder.with_view(|view| view.sandbox).await {
@@ -222,7 +240,7 @@ impl Driver {
         }
         let remedy = if matches!(error, OrchestratorError::DiskFull) { "; free some space" } else { "" };
         let reason = format!("no sandbox can be made: {detail}{remedy}; the job is tried again until then");
-        let why = Why::new(error.code(), reason);
+        let why = StateReason::new(error.code(), reason);
         self.recorder.change(Vec::new(), Transition::Requeued, Some(why)).await?;
         if self.is_cancelled() { Ok(()) } else { Err(error) }
     }
@@ -246,7 +264,7 @@ impl Driver {
             // A session has no result, so there is nothing to collect.
             Work::Session { .. } => match self.hold_sandbox().await {
                 Ok(why) => return self.end_without_sandbox(Outcome::Cancelled, Some(why)).await,
-                Err(Stop::Cancelled) => {
+                Err(DriverExit::Cancelled) => {
                     return self.end_without_sandbox(Outcome::Cancelled, Some(cancelled())).await;
                 }
                 Err(stop) => Err(stop),
@@ -262,26 +280,26 @@ impl Driver {
     }
 
     /// Records why the work stopped, and the resulting state.
-    async fn stop(&mut self, stop: Stop) -> Result<(), OrchestratorError> {
+    async fn stop(&mut self, stop: DriverExit) -> Result<(), OrchestratorError> {
         match stop {
-            Stop::Cancelled => {
+            DriverExit::Cancelled => {
                 self.recorder.change(Vec::new(), Transition::WorkOver, Some(cancelled())).await
             }
-            Stop::Deadline => {
-                let reason = format!("the job ran longer than its {} s", self.spec.wall_clock.as_secs_f64());
+            DriverExit::Deadline => {
+                let reason = format!("the job ran longer than its {} s", self.time_limit().as_secs_f64());
                 self.recorder
-                    .change(Vec::new(), Transition::WorkOver, Some(Why::new("deadline", reason)))
+                    .change(Vec::new(), Transition::WorkOver, Some(StateReason::new("deadline", reason)))
                     .await
             }
-            Stop::Paused(pause) => self.pause(pause).await,
-            Stop::Lost(ended) => self.lose_sandbox(ended).await,
-            Stop::NoRoom(_) => Err(OrchestratorError::DiskFull),
-            Stop::Failed(error @ OrchestratorError::Fenced(_)) => Err(error),
+            DriverExit::Paused(pause) => self.pause(pause).await,
+            DriverExit::Lost(ended) => self.lose_sandbox(ended).await,
+            DriverExit::NoRoom(_) => Err(OrchestratorError::DiskFull),
+            DriverExit::Failed(error @ OrchestratorError::Fenced(_)) => Err(error),
             // Another driver continues in the same sandbox later.
-            Stop::Failed(error) if error.needs_operator() => Err(error),
-            Stop::Failed(error) => {
-                tracing::error!(job = %self.recorder.job(), error = &error as &dyn std::error::Error, "the job cannot go on");
-                let why = Why::new(error.code(), describe(&error));
+            DriverExit::Failed(error) if error.needs_operator() => Err(error),
+            DriverExit::Failed(error) => {
+                tracing::error!(job = %self.recorder.job(), error = &error as &dyn std::error::Error, "the job cannot continue");
+                let why = StateReason::new(error.code(), describe(&error));
                 self.end_without_sandbox(Outcome::Failed, Some(why)).await
             }
         }
@@ -293,10 +311,10 @@ impl Driver {
         let view = self.recorder.view().await;
         self.forget_guest();
         let Some(sandbox) = view.sandbox else {
-            let why = Why::new("sandbox_failed", ended.detail);
+            let why = StateReason::new("sandbox_failed", ended.detail);
             return self.end_without_sandbox(Outcome::Failed, Some(why)).await;
         };
-        self.save_file_list_of(sandbox);
+        self.save_file_list_of(sandbox).await;
         let _ = self.core.backend.destroy(sandbox).await;
         let mut events = self.interrupt_calls().await?;
         let steps_kept = view.checkpoint_steps.unwrap_or(0);
@@ -309,13 +327,16 @@ impl Driver {
         let fatal = if outcome == Outcome::Cancelled {
             None
         } else if ended.reason == EndReason::OutOfMemory {
-            Some(Why::new("out_of_memory", ended.detail))
+            Some(StateReason::new("out_of_memory", ended.detail))
         } else if self.spec.on_loss == OnLoss::Fail
             || view.kind == JobKind::Sandbox
             || view.losses >= self.core.settings().max_losses
         {
             let is_damaged = ended.reason == EndReason::WorkspaceDamaged;
-            Some(Why::new(if is_damaged { "workspace_damaged" } else { "sandbox_lost" }, ended.detail))
+            Some(StateReason::new(
+                if is_damaged { "workspace_damaged" } else { "sandbox_lost" },
+                ended.detail,
+            ))
         } else {
             None
         };
@@ -328,7 +349,7 @@ impl Driver {
                 let why = view
                     .code
                     .clone()
-                    .map(|code| Why { code, reason: view.reason.clone().unwrap_or_default() });
+                    .map(|code| StateReason { code, reason: view.reason.clone().unwrap_or_default() });
                 let why = why.or_else(|| (outcome == Outcome::Cancelled).then(cancelled));
                 self.end_from_checkpoint(events, outcome, why).await
             }
@@ -346,7 +367,7 @@ impl Driver {
     async fn end_without_sandbox(
         &mut self,
         outcome: Outcome,
-        why: Option<Why>,
+        why: Option<StateReason>,
     ) -> Result<(), OrchestratorError> {
         // The list of files must be final before the job ends, because the log then pins its digest.
         if self.recorder.with_view(|view| view.sandbox.is_some()).await {
@@ -357,7 +378,8 @@ impl Driver {
         // themselves.
         if outcome != Outcome::Cancelled || self.recorder.with_view(|view| view.kind == JobKind::Job).await {
             self.past.clear();
-            events = interrupt_calls(&self.core, self.recorder.job(), "the job ended while it ran").await?;
+            events =
+                interrupt_calls(&self.core, self.recorder.job(), "its sandbox ended while it ran").await?;
         }
         self.end_from_checkpoint(events, outcome, why).await
     }
@@ -392,27 +414,9 @@ impl Driver {
         }
     }
 
-    /// The deadline of the job. Time during which the job could not run does not count.
-    fn deadline(&self) -> Instant {
-        // Extend the allowance and not the resulting instant, which is never before now.
-        self.work_time.deadline(self.spec.wall_clock.saturating_add(self.recorder.waiting().total()))
-    }
-
-    /// Returns when the deadline has passed, however often it moves in the meantime.
-    async fn time_over(&self) {
-        while !self.is_time_over() {
-            tokio::time::sleep_until(self.deadline()).await;
-        }
-    }
-
-    fn is_time_over(&self) -> bool {
-        // A deadline in the past is clamped to the time of the call, so the clock must be read after it.
-        self.deadline() <= Instant::now()
-    }
-
-    fn sandbox_of(view: &JobView) -> Result<SandboxId, Stop> {
+    fn sandbox_of(view: &JobView) -> Result<SandboxId, DriverExit> {
         view.sandbox.ok_or_else(|| {
-            Stop::Lost(Ended { reason: EndReason::Lost, detail: "the job has no sandbox".into() })
+            DriverExit::Lost(Ended { reason: EndReason::Lost, detail: "there is no sandbox".into() })
         })
     }
 }
@@ -441,8 +445,8 @@ pub(crate) async fn interrupt_calls(
     Ok(open.into_iter().map(|call| EventBody::CallEnded(end.clone()).of(call)).collect())
 }
 
-fn cancelled() -> Why {
-    Why::new("cancelled", "somebody asked for it")
+fn cancelled() -> StateReason {
+    StateReason::new("cancelled", "cancelled by a user")
 }
 
 /// Formats an error and its causes in one line.

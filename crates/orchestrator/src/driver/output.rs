@@ -6,16 +6,15 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use egress::Redactor;
-use protocol::{DisplayReader, OutputChunk, OutputStream};
+use job::{CallEnd, CallRef, Event, EventBody, NewEvent, Shown};
+use protocol::{OutputChunk, OutputStream};
 use tokio::time::Instant;
 
-use crate::code::Shown;
-use crate::egress::redact_all;
-use crate::error::OrchestratorError;
-use crate::event::{CallEnd, CallRef, Event, EventBody, NewEvent};
-use crate::recorder::Recorder;
-
+use super::display_chunks::{DisplayChunks, DisplayedRecords};
 use super::limit_hints::{LimitHintScanner, LimitHints};
+use crate::error::OrchestratorError;
+use crate::recorder::Recorder;
+use crate::recorder::redact::redact_all;
 
 /// A batch is written when it is this old ...
 const BATCH_AGE: Duration = Duration::from_millis(50);
@@ -103,7 +102,7 @@ pub(crate) struct OutputSink {
     search: Option<Search>,
     captured: Captured,
     hints: LimitHintScanner,
-    displays: DisplayReader,
+    displays: DisplayChunks,
     /// Events to write together with the next batch, and their approximate size.
     waiting: Vec<NewEvent>,
     waiting_bytes: usize,
@@ -133,7 +132,7 @@ impl OutputSink {
             search,
             captured,
             hints: LimitHintScanner::default(),
-            displays: DisplayReader::default(),
+            displays: DisplayChunks::default(),
             waiting: Vec::new(),
             waiting_bytes: 0,
         }
@@ -242,19 +241,18 @@ impl OutputSink {
         // Keep the order relative to the printed output.
         let printed = self.batch_event(0);
         self.waiting.extend(printed);
-        let found = self.displays.take(bytes);
-        if self.displays.is_waiting() {
+        let Some(DisplayedRecords { records, bytes }) = self.displays.take(sequence, bytes) else {
             return Ok(());
-        }
+        };
         self.next_chunk = sequence.saturating_add(1);
-        for display in found {
-            let shown = Shown::from(display);
-            if self.written_bytes < MAX_CALL_BYTES {
-                self.written_bytes += bytes.len() as u64;
+        if self.written_bytes < MAX_CALL_BYTES {
+            self.written_bytes += bytes as u64;
+            self.waiting_bytes += bytes;
+            for display in records {
+                let shown = Shown::from(display);
                 self.captured.show(shown.clone());
                 let event = EventBody::CallDisplay { shown, next_chunk: self.next_chunk };
                 self.waiting.push(event.of(&self.call));
-                self.waiting_bytes += bytes.len();
             }
         }
         self.oldest.get_or_insert_with(Instant::now);

@@ -4,17 +4,15 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use agent::PersonRequest;
+use agent::InputRequest;
+use job::{ControlRequest, EventBody, JobView, Transition};
 use tokio::time::Instant;
 
-use super::exec::wait_for_cancel;
+use super::stop::wait_for_cancel;
 use super::{Driver, cancelled};
 use crate::clock::now_ms;
 use crate::error::OrchestratorError;
-use crate::event::{ControlRequest, EventBody};
-use crate::recorder::Why;
-use crate::state::Transition;
-use crate::view::JobView;
+use crate::recorder::StateReason;
 
 /// Maximum delay between two attempts with a failing model.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(600);
@@ -26,6 +24,9 @@ const MAX_SLEEP: Duration = Duration::from_secs(3600);
 const RETRIED_CODES: [&str; 6] =
     ["rate_limited", "model_server", "model_unreachable", "model_cut", "model_timeout", "model_malformed"];
 
+/// Code of the pause of an agent that repeats itself. A message lets it go on.
+pub(crate) const STUCK: &str = "stuck";
+
 /// Codes of pauses that require a change of the model settings; once these change, the job tries again.
 const FIXED_BY_SETTINGS: [&str; 5] =
     ["model_auth", "unknown_model", "model_no_credit", "model_rejected", "model_settings"];
@@ -36,21 +37,21 @@ pub(super) fn with_remedy(code: &str, reason: String) -> String {
         return reason;
     }
     format!(
-        "{reason}; mend it in [model], which is tried as soon as it changes, or `caisson resume` tries again"
+        "{reason}; correct the model settings, and the job continues by itself; or try again with `caisson resume`"
     )
 }
 
 /// Why a job is paused, and whether it resumes by itself.
 #[derive(Debug)]
 pub(crate) struct Pause {
-    pub(super) why: Why,
+    pub(super) why: StateReason,
     /// If the job resumes by itself: the minimum delay, as requested by the provider.
     pub(super) retry_after: Option<Duration>,
 }
 
 /// A user paused the job.
 pub(super) fn paused_by_user() -> Pause {
-    let why = Why::new("user", "somebody paused it; `caisson resume` lets it go on");
+    let why = StateReason::new("user", "paused by a user; resume it with `caisson resume`");
     Pause { why, retry_after: None }
 }
 
@@ -140,7 +141,7 @@ impl Driver {
     async fn expire_request(&self, view: &JobView) -> Result<Option<Duration>, OrchestratorError> {
         let requests = view.agent.as_ref().map(|agent| agent.requests.as_slice()).unwrap_or_default();
         let now = now_ms();
-        let left = |request: &PersonRequest| request.deadline_ms.map(|deadline| deadline.saturating_sub(now));
+        let left = |request: &InputRequest| request.deadline_ms.map(|deadline| deadline.saturating_sub(now));
         for request in requests {
             if left(request).is_some_and(|left| left <= 0) {
                 let event = EventBody::InputAnswered { id: request.id.clone(), answer: None };

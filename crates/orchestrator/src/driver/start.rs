@@ -5,27 +5,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
+use job::{Event, EventBody, Generation, JobId, JobKind, JobSpec, JobView, Work};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
+use super::known_boot::KnownBoot;
 use super::loaded_log::LoadedLog;
 use super::work_time::WorkTime;
 use super::{Driver, file_history};
-use crate::agent_log::AgentLog;
-use crate::api_types::JobKind;
 use crate::core::Core;
+use crate::core::kernel_guard::LostKernelGuard;
+use crate::core::last_use::LastUse;
+use crate::core::live_jobs::LiveJob;
+use crate::core::live_tokens::LiveTokens;
+use crate::driver::failure::handle_driver_failure;
 use crate::error::OrchestratorError;
-use crate::event::{Event, EventBody};
-use crate::ids::{Generation, JobId};
-use crate::kernels::LostKernelGuard;
-use crate::last_use::LastUse;
-use crate::live::LiveJob;
-use crate::live_tokens::LiveTokens;
 use crate::recorder::Recorder;
-use crate::request::{JobSpec, Work};
-use crate::retry_backoff::handle_driver_failure;
-use crate::view::JobView;
+use crate::recorder::agent_log::AgentLog;
 
 /// Maximum length of a panic message in an error.
 const MAX_PANIC_CHARS: usize = 300;
@@ -109,6 +106,7 @@ async fn drive_to_end(core: Arc<Core>, job: JobId, generation: Generation) -> Re
         holder: watch::Sender::new(holder),
         kernels: Arc::clone(&kernels),
         ceiling: Arc::default(),
+        usage: Arc::default(),
     };
     let ceiling = Arc::clone(&live.ceiling);
     let is_paused = Arc::clone(&live.is_paused);
@@ -124,6 +122,7 @@ async fn drive_to_end(core: Arc<Core>, job: JobId, generation: Generation) -> Re
     let files = (kind == JobKind::Job).then(|| {
         file_history::FileHistory::start(Arc::clone(&recorder), guest.subscribe(), link_tasks.clone())
     });
+    let known_boot = KnownBoot::of_log(&past);
     let mut driver = Driver {
         core,
         recorder,
@@ -140,6 +139,7 @@ async fn drive_to_end(core: Arc<Core>, job: JobId, generation: Generation) -> Re
         link_tasks,
         checkpoints: std::sync::Mutex::default(),
         dialing: tokio::sync::Mutex::default(),
+        known_boot,
         model_failures: 0,
         tried_settings: None,
         asked_to_wait: std::time::Duration::ZERO,

@@ -2,24 +2,22 @@
 
 use std::collections::HashMap;
 
-use protocol::{CallKey, Exec, ExecOutcome, Program};
+use job::{
+    CallEnd, CallRef, CallStatus, ControlRequest, EventBody, InvalidField, Step, StepOptions, StepStatus,
+    StepView, call_of_step, is_agent_call,
+};
+use protocol::{Exec, ExecOutcome};
 use sandbox::Usage;
 use tokio::time::Instant;
 
-use super::browser_call::StepOrigin;
+use super::browser_call::CallStart;
+use super::call::{self, Begin, JobCall, key_of};
 use super::call_outcome::{Evidence, explain_end};
-use super::exec::{ExecCall, environment};
-use super::file_call::operation_of;
-use super::kernel_replay::language_of;
-use super::{Captured, Driver, OutputSink, Stop};
-use crate::agent_view::is_agent_call;
-use crate::code::{Language, program_of_code};
-use crate::desktop::GuiInput;
-use crate::desktop_script::{script_command, script_text};
-use crate::event::{CallEnd, CallRef, CallStatus, ControlRequest, EventBody};
-use crate::recorder::Why;
-use crate::step::{Step, StepTool};
-use crate::view::{StepStatus, StepView, call_of_step};
+use super::process_environment::environment;
+use super::step_call::{StepCall, StepProgram};
+use super::{Captured, Driver, DriverExit, OutputSink};
+use crate::error::OrchestratorError;
+use crate::recorder::StateReason;
 
 /// How many bytes of stderr are kept for the end of a process.
 const ERROR_BYTES: usize = 4096;
@@ -27,7 +25,7 @@ const ERROR_BYTES: usize = 4096;
 impl Driver {
     /// Runs the remaining steps. `None` means that all did what was expected; otherwise the reason why the job
     /// failed.
-    pub(super) async fn run_steps(&mut self, steps: &[Step]) -> Result<Option<Why>, Stop> {
+    pub(super) async fn run_steps(&mut self, steps: &[Step]) -> Result<Option<StateReason>, DriverExit> {
         self.interrupt_api_calls().await?;
         let mut failures = self.count_failures();
         loop {
@@ -35,13 +33,13 @@ impl Driver {
             // A call that an earlier server started is stopped and gets an end before the job stops.
             if view.steps.iter().all(|step| step.status != StepStatus::Running) {
                 if self.is_cancelled() {
-                    return Err(Stop::Cancelled);
+                    return Err(DriverExit::Cancelled);
                 }
                 if view.control_request == Some(ControlRequest::Pause) {
-                    return Err(Stop::Paused(super::pause::paused_by_user()));
+                    return Err(DriverExit::Paused(super::pause::paused_by_user()));
                 }
                 if self.is_time_over() {
-                    return Err(Stop::Deadline);
+                    return Err(DriverExit::Deadline);
                 }
             }
             let Some((index, status)) = next_step(steps, &view.steps, &failures) else { return Ok(None) };
@@ -59,7 +57,12 @@ impl Driver {
         }
     }
 
-    async fn run_step(&mut self, index: usize, steps: &[Step], seen: &StepView) -> Result<CallEnd, Stop> {
+    async fn run_step(
+        &mut self,
+        index: usize,
+        steps: &[Step],
+        seen: &StepView,
+    ) -> Result<CallEnd, DriverExit> {
         let step = &steps[index];
         let begun_before = seen.status == StepStatus::Running;
         let attempt = if begun_before { seen.attempts } else { seen.attempts + 1 };
@@ -73,20 +76,10 @@ impl Driver {
             self.recorder.record(started.of(&call)).await?;
         }
         let started = Instant::now();
-        // A call that started before the server restart has already been checked.
-        let refused = match language_of(&step.tool).filter(|_| !begun_before) {
-            Some(language) => self.refuse_cell(language.wanted()).await?,
-            None => None,
-        };
-        let result = match (refused, &step.tool, operation_of(&step.tool)) {
-            (Some(refused), ..) => Ok(refused.end()),
-            (None, StepTool::Browser(input), _) => {
-                let begun = if begun_before { StepOrigin::Before } else { StepOrigin::Now };
-                self.run_browser_step(step, input, begun).await
-            }
-            (None, StepTool::Gui(input), _) => self.run_gui_step(&call, step, input).await,
-            (None, _, Some(operation)) => self.run_file_call(&call, operation).await,
-            (None, _, None) => self.run_process(&call, step).await.map(|(end, _)| end),
+        let origin = if begun_before { CallStart::Before } else { CallStart::Now };
+        let result = match StepCall::of(&step.tool) {
+            Ok(step_call) => self.run_step_call(&call, step_call, &step.options, origin).await,
+            Err(invalid) => Ok(end_of_invalid(&invalid)),
         };
         self.past.clear();
         let end = match result {
@@ -101,21 +94,52 @@ impl Driver {
         self.recorder.record(EventBody::CallEnded(end.clone()).of(&call)).await?;
         // After the last step, the guest goes away together with everything it remembers.
         if end.status == CallStatus::Failed || index + 1 < steps.len() {
-            self.forget_call(&call);
+            self.forget_call(key_of(&call));
         }
         self.checkpoint_schedule().worked(started.elapsed());
         Ok(end)
+    }
+
+    async fn run_step_call(
+        &mut self,
+        call: &CallRef,
+        step_call: StepCall<'_>,
+        options: &StepOptions,
+        origin: CallStart,
+    ) -> Result<CallEnd, DriverExit> {
+        match step_call {
+            StepCall::Process(program) => Ok(self.run_process(call, program, options).await?.0),
+            StepCall::Cell(cell) => {
+                // A call that started before the server restart has already been checked.
+                if origin == CallStart::Now
+                    && let Some(refused) = self.refuse_cell(cell.language.wanted()).await?
+                {
+                    return Ok(refused.end());
+                }
+                Ok(self.run_process(call, cell.program(), options).await?.0)
+            }
+            StepCall::File(operation) => self.run_file_call(call, operation).await,
+            StepCall::Action(action) => self.run_gui_action(call, action, options).await,
+            StepCall::Script(program) => self.run_gui_script(call, program, options).await,
+            StepCall::Browser(input) => self.run_browser_step(input, options, origin).await,
+        }
+    }
+
+    /// How long a step with these options may take, in seconds.
+    pub(super) fn timeout_s(&self, options: &StepOptions) -> f64 {
+        options.timeout_s.unwrap_or(self.spec.step_timeout.as_secs_f64())
     }
 
     /// Runs a process; returns how it ended and the start of its stderr.
     pub(super) async fn run_process(
         &mut self,
         call: &CallRef,
-        step: &Step,
-    ) -> Result<(CallEnd, String), Stop> {
-        let timeout = step.options.timeout_s.unwrap_or(self.spec.step_timeout.as_secs_f64());
-        let exec = ExecCall { call: call.clone(), exec: self.exec_of(call, step, timeout) };
-        let expectation = step.options.expect.as_ref();
+        program: StepProgram,
+        options: &StepOptions,
+    ) -> Result<(CallEnd, String), DriverExit> {
+        let timeout = self.timeout_s(options);
+        let exec = self.exec_of(call, program, timeout);
+        let expectation = options.expect.as_ref();
         let wanted = expectation.and_then(|expected| expected.stdout_contains.as_deref());
         let mut sink = OutputSink::new(
             std::sync::Arc::clone(&self.recorder),
@@ -125,7 +149,7 @@ impl Driver {
         );
         sink.resume(&self.past);
         self.update_usage_baseline(call).await;
-        let outcome = self.run_exec(&exec, &mut sink).await?;
+        let outcome = self.run_exec(exec, &mut sink).await?;
         let after = self.usage_after(&outcome).await;
         let end = explain_end(&Evidence {
             outcome: &outcome,
@@ -137,24 +161,25 @@ impl Driver {
             timeout_s: timeout,
         });
         self.attributed_usage = after;
-        let end = end.with_note(self.recorder.refusals_of(call).await);
+        let kernel = outcome.kernel.as_ref().map(|kernel| kernel.name.as_str());
+        let end = end.with_note(self.recorder.refusals_of(call, kernel).await);
         let stderr = String::from_utf8_lossy(&sink.into_captured().stderr).into_owned();
         Ok((end, stderr))
     }
 
-    fn exec_of(&self, call: &CallRef, step: &Step, timeout_s: f64) -> Exec {
-        let (program, stdin) = match &step.tool {
-            StepTool::Python { code } => (program_of_code(&Language::Python, code), None),
-            StepTool::Typescript { code } => (program_of_code(&Language::Typescript, code), None),
-            StepTool::Code { kernel, code } => {
-                (program_of_code(&Language::Kernel(kernel.clone()), code), None)
-            }
-            StepTool::Shell { command } => (Program::Shell(command.clone()), None),
-            StepTool::Gui(GuiInput::Script { script }) => {
-                (Program::Arguments(script_command()), Some(script_text(script)))
-            }
-            _ => (Program::Shell("false".into()), None),
-        };
+    /// Runs a process, or follows it if it was started before; `sink` receives its output.
+    async fn run_exec(&self, exec: Exec, sink: &mut OutputSink) -> Result<ExecOutcome, DriverExit> {
+        let key = exec.key.clone();
+        let may_be_known = !self.past.is_empty() || sink.wanted_chunk() > 0;
+        let exec = Box::new(exec);
+        let begin = if may_be_known { Begin::Resume(exec) } else { Begin::Start(exec) };
+        let followed = call::run(&mut JobCall::until_end(self), &key, begin, sink).await?;
+        let outcome = followed.outcome().map_err(OrchestratorError::from)?;
+        sink.flush_all().await?;
+        Ok(outcome)
+    }
+
+    fn exec_of(&self, call: &CallRef, program: StepProgram, timeout_s: f64) -> Exec {
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
@@ -162,11 +187,11 @@ impl Driver {
         )]
         let timeout_ms = (timeout_s * 1000.0).ceil() as u64;
         Exec {
-            key: CallKey::new(call.id.clone(), call.attempt),
-            program,
+            key: key_of(call),
+            program: program.program,
             environment: environment(&self.spec, call),
             directory: None,
-            stdin,
+            stdin: program.stdin,
             keep_stdin_open: false,
             terminal: None,
             timeout_ms: Some(timeout_ms),
@@ -198,18 +223,8 @@ impl Driver {
         self.core.backend.observe(sandbox).await.map_or(before, |observed| observed.usage)
     }
 
-    /// Lets the guest drop the output of a call whose output is in the log. Runs in the background.
-    pub(super) fn forget_call(&self, call: &CallRef) {
-        let key = CallKey::new(call.id.clone(), call.attempt);
-        if let Some(client) = self.guest.borrow().clone() {
-            tokio::spawn(async move {
-                let _ = client.forget(key).await;
-            });
-        }
-    }
-
     /// Ends API calls that were in flight when the previous server died: nobody waits for their result any more.
-    pub(super) async fn interrupt_api_calls(&mut self) -> Result<(), Stop> {
+    pub(super) async fn interrupt_api_calls(&mut self) -> Result<(), DriverExit> {
         let mut open: Vec<CallRef> = Vec::new();
         for event in &self.past {
             match (&event.body, &event.call) {
@@ -274,22 +289,34 @@ fn next_step(
     })
 }
 
-fn failure_of(index: usize, step: &Step, view: &StepView) -> Why {
+fn failure_of(index: usize, step: &Step, view: &StepView) -> StateReason {
     let name = step.options.name.as_ref().map_or(String::new(), |name| format!(" ({name})"));
     let reason = view.reason.clone().unwrap_or_default();
     // An exceeded limit is reported as the job's own error code; any other failure as `step_failed`.
     let limits = ["out_of_memory", "disk_full", "too_many_processes"];
     let code = view.code.as_deref().filter(|code| limits.contains(code)).unwrap_or("step_failed");
-    Why::new(code, format!("step {}{name}: {reason}", index + 1))
+    StateReason::new(code, format!("step {}{name}: {reason}", index + 1))
+}
+
+/// The end of a step that cannot run.
+fn end_of_invalid(invalid: &InvalidField) -> CallEnd {
+    CallEnd {
+        status: CallStatus::Failed,
+        code: Some("invalid_field".into()),
+        reason: Some(invalid.to_string()),
+        ..CallEnd::default()
+    }
 }
 
 /// The end of a call that was stopped together with the job. `None` if the sandbox is gone; that is recorded
 /// elsewhere.
-pub(super) fn end_of_stop(stop: &Stop, started: Instant) -> Option<CallEnd> {
+pub(super) fn end_of_stop(stop: &DriverExit, started: Instant) -> Option<CallEnd> {
     let (code, reason) = match stop {
-        Stop::Cancelled => ("cancelled", "the job was cancelled"),
-        Stop::Deadline => ("deadline", "the job's time was over"),
-        Stop::Lost(_) | Stop::NoRoom(_) | Stop::Failed(_) | Stop::Paused(_) => return None,
+        DriverExit::Cancelled => ("cancelled", "the job was cancelled"),
+        DriverExit::Deadline => ("deadline", "the job's time was over"),
+        DriverExit::Lost(_) | DriverExit::NoRoom(_) | DriverExit::Failed(_) | DriverExit::Paused(_) => {
+            return None;
+        }
     };
     Some(CallEnd {
         status: CallStatus::Failed,

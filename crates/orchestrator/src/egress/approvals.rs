@@ -1,17 +1,20 @@
 //! Asks people about refused connections: opens an input request in the job, and returns the answer to the proxy.
+//!
+//! Connections that programs make in the background open no request: nobody waits for them, and a program that tries
+//! again and again would ask again and again. They are only logged.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent::{EgressQuestion, PersonRequest, RequestKind};
+use agent::{EgressQuestion, InputRequest, RequestKind};
 use async_trait::async_trait;
 use egress::{Answer, Approver, Question};
+use job::{EventBody, JobKind, JobView, McpState, RuleStatus};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
 
-use super::view::RuleStatus;
-use crate::event::EventBody;
+use crate::core::last_use::LastUse;
 use crate::recorder::Recorder;
 
 /// Maximum number of open requests; a job that tries random names must not flood its users.
@@ -22,6 +25,8 @@ const MAX_REQUESTS: u32 = 1000;
 /// Asks about the connections of one job.
 pub(super) struct EgressApprovals {
     recorder: Arc<Recorder>,
+    /// Whether users work in the sandbox.
+    used: LastUse,
     /// One-time permissions that were handed out and whose connection is not in the log yet. Locked while a request
     /// is opened, so that there is only one per rule.
     handed_out: Mutex<HashSet<String>>,
@@ -34,18 +39,29 @@ enum Next {
 }
 
 impl EgressApprovals {
-    pub(super) fn new(recorder: Arc<Recorder>) -> Self {
-        Self { recorder, handed_out: Mutex::default() }
+    pub(super) fn new(recorder: Arc<Recorder>, used: LastUse) -> Self {
+        Self { recorder, used, handed_out: Mutex::default() }
+    }
+
+    /// Whether a call or a user waits for what programs do now. The origin of a connection does not tell, because
+    /// browsers and other programs do not name their call.
+    async fn is_awaited(&self, question: &Question) -> bool {
+        let is_in_use = self.used.is_in_use();
+        self.recorder.has_running_calls().await
+            || self
+                .recorder
+                .with_view(|view| is_awaited_without_call(view, is_in_use, question.call.as_deref()))
+                .await
     }
 
     async fn consider(&self, question: &Question) -> Next {
         let rule = question.rule.to_string();
         let mut handed_out = self.handed_out.lock().await;
-        let (found, open, asked) = self
+        let (found, open, asked, kind) = self
             .recorder
             .with_view(|view| {
                 let found = view.egress.standing(&rule).map(|(id, standing)| (id.to_owned(), standing));
-                (found, view.egress.requests.len(), view.egress.asked)
+                (found, view.egress.requests.len(), view.egress.asked, view.kind)
             })
             .await;
         match found {
@@ -56,7 +72,10 @@ impl EgressApprovals {
             _ if open >= MAX_OPEN || asked >= MAX_REQUESTS => return Next::Say(Answer::Refuse),
             _ => {}
         }
-        let request = request_of(question, &rule, asked + 1);
+        if !self.is_awaited(question).await {
+            return Next::Say(Answer::Refuse);
+        }
+        let request = request_of(question, &rule, asked + 1, kind);
         let id = request.id.clone();
         match self.recorder.record(EventBody::InputRequested(request)).await {
             Ok(()) => Next::WaitFor(id),
@@ -65,15 +84,32 @@ impl EgressApprovals {
     }
 }
 
-fn request_of(question: &Question, rule: &str, number: u32) -> PersonRequest {
+/// Whether a connection is awaited without a call: by a user who has taken over, by a user of a bare sandbox, or by the
+/// agent, whose MCP server is not connected yet. `origin` is the call as the client states it.
+fn is_awaited_without_call(view: &JobView, is_in_use: bool, origin: Option<&str>) -> bool {
+    if view.kind == JobKind::Sandbox {
+        return is_in_use;
+    }
+    let Some(agent) = &view.agent else { return false };
+    let server = origin.and_then(|user| user.strip_prefix("mcp-")?.rsplit_once('.'));
+    let is_connected =
+        |name: &str| agent.mcp.get(name).is_some_and(|server| server.state == McpState::Connected);
+    agent.taken_over_by.is_some() || server.is_some_and(|(name, _)| !is_connected(name))
+}
+
+fn request_of(question: &Question, rule: &str, number: u32, kind: JobKind) -> InputRequest {
     let call = question.call.as_deref().and_then(|user| user.rsplit_once('.')).map_or("", |(call, _)| call);
-    let who = if call.is_empty() { "The job".to_owned() } else { format!("The job ({call})") };
-    PersonRequest {
+    let noun = match kind {
+        JobKind::Job => "job",
+        JobKind::Sandbox => "sandbox",
+    };
+    let who = if call.is_empty() { format!("The {noun}") } else { format!("The {noun} ({call})") };
+    InputRequest {
         id: format!("egress-{number}"),
         kind: RequestKind::Egress,
         call: call.to_owned(),
         text: format!(
-            "{who} wants to reach {}. May it? {}. Allowed once, this goes through and nothing else; for the rest of the job, \
+            "{who} wants to reach {}. May it? {}. Allowed once, this goes through and nothing else; for the rest of the {noun}, \
              all that the rule `{rule}` allows.",
             question.target, question.refusal.reason
         ),
@@ -116,5 +152,44 @@ impl Approver for EgressApprovals {
         if let Some(id) = id {
             handed_out.remove(&id);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use job::{Event, JobDefaults, JobId, JobSpec, McpChange, NewJob};
+
+    use super::*;
+
+    fn spec(json: &str) -> JobSpec {
+        serde_json::from_str::<NewJob>(json).unwrap().check(&JobDefaults::default()).unwrap()
+    }
+
+    fn hub(state: McpState) -> EventBody {
+        EventBody::McpChanged(McpChange {
+            server: "hub".into(),
+            state,
+            process: 0,
+            tools: Vec::new(),
+            left_out: Vec::new(),
+            reason: None,
+        })
+    }
+
+    #[test]
+    fn only_connections_that_an_agent_or_user_waits_for_are_awaited() {
+        let mut view = JobView::new(JobId::generate(), 0, &spec(r#"{"task":"t"}"#));
+        let apply = |view: &mut JobView, body| {
+            view.apply(&Event { sequence: 2, time_ms: 0, call: None, actor: None, body });
+        };
+        let awaited = |view: &JobView, origin| is_awaited_without_call(view, true, origin);
+        assert!(!awaited(&view, None) && !awaited(&view, Some("turn-1-1.1")));
+        assert!(awaited(&view, Some("mcp-hub.0")), "it is connected for the first time");
+        apply(&mut view, hub(McpState::Connected));
+        assert!(!awaited(&view, Some("mcp-hub.0")));
+        apply(&mut view, hub(McpState::Starting));
+        assert!(awaited(&view, Some("mcp-hub.0")));
+        apply(&mut view, EventBody::TakenOver { by: "ada".into(), lock: "digest".into() });
+        assert!(awaited(&view, None));
     }
 }

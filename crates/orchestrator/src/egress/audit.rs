@@ -6,12 +6,11 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use crate::core::Core;
-use crate::error::OrchestratorError;
-use crate::event::Event;
-use crate::store::Kinds;
+use job::{Event, EventKind, Kinds};
 
 use super::network::connections_in;
+use crate::core::Core;
+use crate::error::OrchestratorError;
 
 /// The list of connections of one job.
 pub(super) struct Audit {
@@ -84,7 +83,7 @@ fn lines(events: &[Event]) -> Vec<u8> {
 /// the driver rewrites the list.
 pub(crate) async fn complete_lists(core: &Core) -> Result<(), OrchestratorError> {
     for job in core.store.recently_ended().await? {
-        let log = core.store.all_events(job, Kinds::Only(&["egress"]), 0).await?;
+        let log = core.store.all_events(job, Kinds::Only(&[EventKind::Egress]), 0).await?;
         if let Err(error) = complete(&core.folder.network_log(job), &lines(&log)) {
             tracing::warn!(%job, %error, "the list of connections could not be completed");
         }

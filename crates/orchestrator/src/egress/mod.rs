@@ -5,29 +5,24 @@ mod approvals;
 mod audit;
 mod network;
 mod secrets;
-mod view;
 
 use std::sync::Arc;
 
-use egress::{EgressEvent, Policy, Proxy, ProxySettings, Redactor, TlsInterception, Upstream};
+use egress::{EgressEvent, Policy, Proxy, ProxySettings, TlsInterception, Upstream};
+use job::{CallRef, Event, EventBody, InvalidField, JobSpec, NewEvent};
 use protocol::{GuestRequest, IncomingStreams};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, oneshot};
+
+use self::approvals::EgressApprovals;
+use self::audit::Audit;
+use crate::core::Core;
+use crate::core::last_use::LastUse;
+use crate::error::OrchestratorError;
+use crate::recorder::Recorder;
 
 pub(crate) use self::audit::complete_lists;
 pub use self::network::{Download, NetworkReport, NetworkTotals};
 pub(crate) use self::network::{Provenance, provenance};
-pub use self::secrets::{SecretSource, ServerSecret};
-pub use self::view::{AnsweredEgress, EgressView, RuleStatus};
-use crate::core::Core;
-use crate::error::OrchestratorError;
-use crate::event::{CallRef, Event, EventBody, NewEvent};
-use crate::recorder::Recorder;
-use crate::request::{InvalidField, JobSpec};
-
-use self::approvals::EgressApprovals;
-use self::audit::Audit;
 
 /// Capacity of the queue of egress events that are to be logged.
 const WAITING_EVENTS: usize = 256;
@@ -39,12 +34,14 @@ pub(crate) struct JobEgress {
 }
 
 impl JobEgress {
-    /// Creates it from the job's spec, the operator's ceiling, and the connections already in the log.
+    /// Creates it from the job's spec, the operator's ceiling, and the connections already in the log. `used` says
+    /// whether users work in the sandbox.
     pub(crate) async fn open(
         core: &Arc<Core>,
         recorder: &Arc<Recorder>,
         spec: &JobSpec,
         past: &[Event],
+        used: LastUse,
     ) -> Result<Self, OrchestratorError> {
         let settings = core.settings();
         let policy = policy_of_accepted_job(spec, &settings)
@@ -60,7 +57,7 @@ impl JobEgress {
             approval_timeout: spec.egress_settings.wait,
             ..ProxySettings::default()
         };
-        let approvals = EgressApprovals::new(Arc::clone(recorder));
+        let approvals = EgressApprovals::new(Arc::clone(recorder), used);
         let mut proxy = Proxy::new(policy, sender, proxy_settings).with_approver(Arc::new(approvals));
         let mut certificate = None;
         if !spec.egress_settings.secrets.is_empty() {
@@ -114,7 +111,7 @@ impl JobEgress {
 /// job goes on.
 fn policy_of_accepted_job(
     spec: &JobSpec,
-    settings: &crate::core::Settings,
+    settings: &crate::core::settings::Settings,
 ) -> Result<Policy, egress::EgressError> {
     let policy = Policy::new(spec.egress.clone(), settings.egress_ranges.clone())?;
     Ok(match &settings.egress_ceiling {
@@ -126,7 +123,7 @@ fn policy_of_accepted_job(
 /// The policy of a new job; an error if it exceeds the operator's ceiling.
 pub(crate) fn policy_of(
     spec: &JobSpec,
-    settings: &crate::core::Settings,
+    settings: &crate::core::settings::Settings,
 ) -> Result<Policy, egress::EgressError> {
     let policy = Policy::new(spec.egress.clone(), settings.egress_ranges.clone())?;
     match &settings.egress_ceiling {
@@ -190,42 +187,6 @@ fn parse_call(user: &str) -> Option<CallRef> {
     Some(CallRef { id: id.to_owned(), attempt: attempt.parse().ok()? })
 }
 
-/// Redacts the values of secrets anywhere in an event.
-pub(crate) fn redact_event(event: NewEvent, redactor: &Redactor) -> NewEvent {
-    let kind = event.body.kind();
-    // An event that cannot be redacted is not logged.
-    let left_out = || EventBody::Note {
-        text: format!("an event of kind {kind} held the value of a secret and was left out"),
-    };
-    NewEvent { body: redact_all(event.body, redactor).unwrap_or_else(left_out), ..event }
-}
-
-/// Redacts the values of secrets in all strings of a value; `None` if that fails.
-pub(crate) fn redact_all<T: Serialize + DeserializeOwned>(thing: T, redactor: &Redactor) -> Option<T> {
-    let text = serde_json::to_vec(&thing).ok()?;
-    if !redactor.finds(&text) {
-        return Some(thing);
-    }
-    let mut value = serde_json::from_slice(&text).ok()?;
-    redact_value(&mut value, redactor);
-    serde_json::from_value(value).ok()
-}
-
-fn redact_value(value: &mut serde_json::Value, redactor: &Redactor) {
-    match value {
-        serde_json::Value::String(text) => *text = redactor.redact_text(text),
-        serde_json::Value::Array(items) => items.iter_mut().for_each(|item| redact_value(item, redactor)),
-        serde_json::Value::Object(map) => {
-            let entries = std::mem::take(map);
-            for (name, mut item) in entries {
-                redact_value(&mut item, redactor);
-                map.insert(redactor.redact_text(&name), item);
-            }
-        }
-        _ => {}
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -233,11 +194,11 @@ mod tests {
     #[test]
     fn running_job_survives_a_lowered_egress_ceiling_and_excess_connections_are_refused() {
         let job = serde_json::json!({"steps": [{"tool": "shell", "command": "true"}], "egress": "open"});
-        let job: crate::request::NewJob = serde_json::from_value(job).unwrap();
-        let spec = job.check(&crate::request::JobDefaults::default()).unwrap();
-        let settings = crate::core::Settings {
+        let job: job::NewJob = serde_json::from_value(job).unwrap();
+        let spec = job.check(&job::JobDefaults::default()).unwrap();
+        let settings = crate::core::settings::Settings {
             egress_ceiling: Some(egress::Mode::Packages),
-            ..crate::core::Settings::default()
+            ..crate::core::settings::Settings::default()
         };
         assert!(policy_of(&spec, &settings).is_err(), "a new job is not taken");
         let policy = policy_of_accepted_job(&spec, &settings).unwrap();
@@ -246,21 +207,5 @@ mod tests {
             policy.check(&egress::Target { host, port: 443 }, egress::Visibility::Bytes).unwrap_err();
         assert_eq!(refusal.code, egress::ReasonCode::AboveCeiling);
         assert_eq!(policy.ceiling(), Some(&egress::Mode::Packages));
-    }
-
-    #[test]
-    fn secrets_are_redacted_anywhere_in_an_event() {
-        let redactor = Redactor::new(["s3cr3t-value"]);
-        let input = serde_json::json!({"s3cr3t-value": ["a s3cr3t-value b", 7]});
-        let event = EventBody::CallStarted { step: None, tool: "shell".into(), input }.into();
-        let EventBody::CallStarted { input, .. } = redact_event(event, &redactor).body else { panic!() };
-        assert_eq!(input, serde_json::json!({"************": ["a ************ b", 7]}));
-    }
-
-    #[test]
-    fn event_without_secrets_is_unchanged() {
-        let redactor = Redactor::new(["s3cr3t-value"]);
-        let event: NewEvent = EventBody::Note { text: "nothing to hide".into() }.into();
-        assert_eq!(redact_event(event.clone(), &redactor), event);
     }
 }

@@ -3,16 +3,13 @@
 use std::collections::BTreeMap;
 
 use egress::{Connection, EgressEvent, Fetch, LearnedPolicy, Mode, Used, Verdict};
+use job::{EgressSchema, Event, EventBody, JobId, Kinds};
 use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use crate::core::Orchestrator;
 use crate::error::OrchestratorError;
-use crate::event::{Event, EventBody};
-use crate::ids::JobId;
-use crate::orchestrator::Orchestrator;
-use crate::request_serde::EgressSchema;
-use crate::store::Kinds;
 
 /// Maximum number of connections in one response; `audit/network.jsonl` contains all of them.
 const MAX_LISTED: usize = 1000;
@@ -20,7 +17,7 @@ const MAX_LISTED: usize = 1000;
 /// What a job has reached, or tried to.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct NetworkReport {
-    /// The policy of the job, as it stands in it.
+    /// The policy of the job, as it was requested.
     #[schema(value_type = EgressSchema)]
     pub policy: Mode,
     /// Rules that people have added while it ran.
@@ -36,7 +33,7 @@ pub struct NetworkReport {
     pub learned: Mode,
     /// Sums.
     pub totals: NetworkTotals,
-    /// The newest connections, oldest first, each as it was last told of.
+    /// The newest connections, oldest first, each in its last logged state.
     #[schema(value_type = Vec<Object>)]
     pub connections: Vec<Value>,
     /// Answers that the proxy could read, with their digests.
@@ -52,7 +49,7 @@ pub struct NetworkTotals {
     pub refused: u64,
     /// Connections that could not be made.
     pub failed: u64,
-    /// Connections that stand.
+    /// Open connections.
     pub open: u64,
     /// Bytes sent.
     pub bytes_up: u64,
@@ -175,7 +172,7 @@ impl Orchestrator {
         let view = self.core.store.job(id).await?;
         let spec = self.core.store.spec(id).await?;
         let approved =
-            view.egress.answered.iter().filter(|answered| answered.standing == super::RuleStatus::Rest);
+            view.egress.answered.iter().filter(|answered| answered.standing == job::RuleStatus::Rest);
         // Page by page: a log is long, and little of it concerns connections.
         let mut summary = Summary::default();
         let mut take = |events: Vec<Event>| connections_in(&events).for_each(|event| summary.take(event));

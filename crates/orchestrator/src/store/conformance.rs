@@ -2,16 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use super::{Created, Kinds, NewRecord, Removable, Store};
-use crate::access::{Actor, Key, KeyUse, Role, SessionId, ShareId, SharedLink};
-use crate::api_types::JobFilter;
+use job::{
+    Actor, CallEnd, ControlRequest, EventBody, Fence, Generation, JobDefaults, JobFilter, JobId, JobSpec,
+    JobState, JobView, Key, KeyUse, Kinds, NewEvent, NewJob, Role, SessionId, ShareId, SharedLink,
+    StepStatus, call_of_step,
+};
+
+use super::{Created, NewRecord, Removable, Store};
 use crate::clock::now_ms;
 use crate::error::OrchestratorError;
-use crate::event::{CallEnd, ControlRequest, EventBody, Fence, NewEvent};
-use crate::ids::{Generation, JobId};
-use crate::request::{JobDefaults, JobSpec, NewJob};
-use crate::state::JobState;
-use crate::view::{JobView, StepStatus, call_of_step};
 
 /// Runs the suite; each call of `open` opens the same, initially empty, database.
 pub(super) async fn run<S: Store>(open: impl Fn() -> S) {
@@ -197,7 +196,7 @@ async fn events_are_numbered_and_seen_by_watchers(store: &impl Store) {
 async fn event_pages_are_bounded_by_size(store: &impl Store) {
     let job = create(store, ONE_STEP).await;
     let large = "x".repeat(5 * 1024 * 1024);
-    let call = crate::event::CallRef { id: "call".into(), attempt: 1 };
+    let call = job::CallRef { id: "call".into(), attempt: 1 };
     let output = || EventBody::CallOutput {
         stream: "stdout".into(),
         next_chunk: 1,
@@ -212,9 +211,9 @@ async fn event_pages_are_bounded_by_size(store: &impl Store) {
     assert!(!first.is_last, "a short one is not the last");
     assert_eq!(store.events(job, 5, 100).await.unwrap(), placed[3..]);
     assert_eq!(store.all_events(job, Kinds::All, 2).await.unwrap(), placed);
-    let notes = store.events_of(job, super::WITHOUT_OUTPUT, 2, 100).await.unwrap();
+    let notes = store.events_of(job, job::WITHOUT_OUTPUT, 2, 100).await.unwrap();
     assert_eq!(notes, [placed[1].clone(), placed[3].clone()]);
-    let outputs = store.all_events(job, super::OUTPUT, 3).await.unwrap();
+    let outputs = store.all_events(job, job::OUTPUT, 3).await.unwrap();
     assert_eq!(outputs, [placed[2].clone(), placed[4].clone()]);
     finish(store, job).await;
 }
@@ -354,7 +353,7 @@ async fn a_deleted_job_leaves_nothing(store: &impl Store) {
 async fn steps_are_part_of_the_view(store: &impl Store) -> JobId {
     let job =
         create(store, r#"{"steps":[{"tool":"shell","command":"a"},{"tool":"shell","command":"b"}]}"#).await;
-    let call = crate::event::CallRef { id: call_of_step(0), attempt: 1 };
+    let call = job::CallRef { id: call_of_step(0), attempt: 1 };
     let started =
         EventBody::CallStarted { step: Some(0), tool: "shell".into(), input: serde_json::Value::Null };
     let ended = EventBody::CallEnded(CallEnd { exit_code: Some(0), ..CallEnd::default() });

@@ -7,20 +7,19 @@
 mod chain;
 #[cfg(test)]
 mod conformance;
+pub(crate) mod evidence;
 mod sqlite;
 
 use async_trait::async_trait;
+use job::{
+    Actor, Event, Fence, Generation, JobFilter, JobId, JobSpec, JobState, JobView, Key, KeyId, KeyUse, Kinds,
+    NewEvent, Role, Sequence, SessionId, ShareId, SharedLink,
+};
 use tokio::sync::watch;
 
-use crate::access::{Actor, Key, KeyId, KeyUse, Role, SessionId, ShareId, SharedLink};
-use crate::api_types::JobFilter;
-use crate::audit::{JobAudit, SignedHead};
 use crate::error::OrchestratorError;
-use crate::event::{Event, Fence, NewEvent};
-use crate::ids::{Generation, JobId, Sequence};
-use crate::request::JobSpec;
-use crate::state::JobState;
-use crate::view::JobView;
+use crate::store::evidence::check::JobAudit;
+use crate::store::evidence::head::SignedHead;
 
 pub(crate) use chain::{Link, digest};
 pub use sqlite::SqliteStore;
@@ -64,22 +63,6 @@ pub struct EventPage {
     /// Whether no event followed at the time of reading.
     pub is_last: bool,
 }
-
-/// A filter on the names of event kinds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kinds {
-    All,
-    Only(&'static [&'static str]),
-    Except(&'static [&'static str]),
-}
-
-/// Output of calls, which is most of a long log.
-pub(crate) const OUTPUT: Kinds = Kinds::Only(&OUTPUT_KINDS);
-/// Everything except output of calls.
-pub(crate) const WITHOUT_OUTPUT: Kinds = Kinds::Except(&OUTPUT_KINDS);
-/// Start and end of calls.
-pub(crate) const CALLS: Kinds = Kinds::Only(&["call_started", "call_ended"]);
-const OUTPUT_KINDS: [&str; 3] = ["call_output", "call_output_dropped", "call_display"];
 
 /// Page size when reading all events.
 pub(crate) const PAGE: usize = 1000;

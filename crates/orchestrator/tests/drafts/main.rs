@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use orchestrator::{ArchiveKind, DataFolder, JobId, NewJob, Orchestrator, Settings, Submission};
+use job::{JobId, NewJob};
+use orchestrator::{ArchiveKind, DataFolder, Orchestrator, Settings, Submission};
 
 /// Generous timeout that only detects hangs.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -150,7 +151,7 @@ async fn jobs_above_a_lowered_ceiling_cannot_be_started_or_retried() {
     world.orchestrator.change_settings(settings);
     let again = world.orchestrator.retry(id, None).await.unwrap().view.job_id;
     let log = world.orchestrator.events(again, 0, 1).await.unwrap();
-    let orchestrator::EventBody::JobCreated { spec } = &log[0].body else { panic!("{log:?}") };
+    let job::EventBody::JobCreated { spec } = &log[0].body else { panic!("{log:?}") };
     assert_eq!(spec.egress_settings.allowance.bytes, Some(1000));
     world.orchestrator.start_draft(id).await.unwrap();
     world.orchestrator.shutdown().await;

@@ -8,11 +8,11 @@ use bytes::Bytes;
 use protocol::frame::{FrameKind, MAX_OUTPUT_BYTES, MAX_PAYLOAD_BYTES};
 use protocol::{
     ByteStream, CallStatus, ExecEnd, ExecEvent, ExecOutcome, FileReply, FileResult, Follow, GuestRequest,
-    Link, MessageStream, OutputChunk, OutputStream, Reply, Request, Side, VERSION, Welcome,
+    GuestStats, Link, MessageStream, OutputChunk, OutputStream, Reply, Request, Side, VERSION, Welcome,
 };
 use sandbox::{
-    Backend, BackendKind, Capabilities, Check, GuestStream, Image, Isolation, Limit, LimitKind, Limits,
-    Observed, Phase, SandboxError, SandboxId, SandboxSpec, Usage,
+    Admission, Backend, BackendKind, Capabilities, Check, Engine, GuestStream, Image, Images, Isolation,
+    Limit, LimitKind, Limits, Observed, Phase, SandboxError, SandboxId, SandboxSpec, Usage,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
@@ -22,6 +22,24 @@ const LONG_NAME_BYTES: usize = 32 * 1024 * 1024;
 
 /// Exit code of a killed process.
 pub(crate) const KILLED: i32 = 137;
+
+/// What every sandbox uses, as seen from outside.
+pub(crate) const USAGE: Usage = Usage {
+    memory_bytes: 3 << 20,
+    memory_peak_bytes: 4 << 20,
+    cpu_micros: 1000,
+    pids: 2,
+    oom_kills: 0,
+    pids_refused: 0,
+};
+/// What every guest reports.
+pub(crate) const STATS: GuestStats = GuestStats {
+    processes: 2,
+    running_calls: 1,
+    disk_free_bytes: 3 << 30,
+    disk_total_bytes: 4 << 30,
+    egress_connections: 0,
+};
 
 /// Kinds of misbehavior that no honest guest shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +67,8 @@ pub(crate) enum Misbehavior {
     Panic,
     /// Creating a sandbox never finishes, because its image is never pulled.
     NeverMade,
+    /// A sandbox is requested and never becomes ready, because no host has room for it.
+    NeverReady,
     /// The host's disk has no room for a sandbox.
     NoRoom,
     /// No lie: a call runs until it is killed or [`FakeBackend::ends_with`] is set.
@@ -66,6 +86,8 @@ pub(crate) struct FakeBackend {
     pub(crate) panics: watch::Sender<u32>,
     /// Number of sandboxes whose creation never finishes.
     pub(crate) never_made: watch::Sender<u32>,
+    /// How often a sandbox was observed that is still starting.
+    pub(crate) observed_starting: watch::Sender<u32>,
     /// Set by the test to end [`Misbehavior::LogLagsBehind`].
     pub(crate) is_log_served: watch::Sender<bool>,
     /// The exit code of a call under [`Misbehavior::Held`].
@@ -76,6 +98,8 @@ pub(crate) struct FakeBackend {
     pub(crate) is_backend_stopped: watch::Sender<bool>,
     /// Number of times that all links were broken.
     breaks: watch::Sender<u32>,
+    /// Number of times that all guests were restarted.
+    restarts: watch::Sender<u32>,
 }
 
 impl FakeBackend {
@@ -84,6 +108,16 @@ impl FakeBackend {
         self.is_backend_stopped.send_replace(true);
         self.sandboxes.lock().unwrap().clear();
         self.breaks.send_modify(|count| *count += 1);
+    }
+
+    /// Restarts the guests: their links break, and they forget their calls.
+    pub(crate) fn restart_guests(&self) {
+        self.restarts.send_modify(|count| *count += 1);
+        self.breaks.send_modify(|count| *count += 1);
+    }
+
+    pub(crate) fn sandboxes(&self) -> Vec<SandboxId> {
+        self.sandboxes.lock().unwrap().iter().copied().collect()
     }
 
     fn answers(&self) -> Result<(), SandboxError> {
@@ -108,28 +142,8 @@ impl Backend for FakeBackend {
         Ok(Capabilities { isolation: Isolation::Namespaces, enforced, checks: Vec::new() })
     }
 
-    async fn ping(&self) -> Result<(), SandboxError> {
-        self.answers()
-    }
-
     async fn checks(&self) -> Vec<Check> {
         Vec::new()
-    }
-
-    async fn images(&self) -> Result<Vec<String>, SandboxError> {
-        self.answers()?;
-        Ok(vec!["host".to_owned()])
-    }
-
-    async fn check_limits(&self, limits: &Limits, _: Isolation) -> Result<(), SandboxError> {
-        self.answers()?;
-        match limits.pids {
-            Limit::Default(_) => Ok(()),
-            Limit::Required(_) => Err(SandboxError::LimitUnenforceable {
-                limit: LimitKind::Pids,
-                why: "nobody counts them".into(),
-            }),
-        }
     }
 
     async fn create(&self, id: SandboxId, spec: &SandboxSpec) -> Result<(), SandboxError> {
@@ -147,6 +161,7 @@ impl Backend for FakeBackend {
             panic!("a fault in the program");
         }
         if lie == Some(Misbehavior::NeverMade) {
+            self.sandboxes.lock().unwrap().insert(id);
             self.never_made.send_modify(|count| *count += 1);
             return std::future::pending().await;
         }
@@ -161,13 +176,20 @@ impl Backend for FakeBackend {
     async fn observe(&self, id: SandboxId) -> Result<Observed, SandboxError> {
         self.answers()?;
         let is_there = self.sandboxes.lock().unwrap().contains(&id);
-        let phase = if is_there { Phase::Running } else { Phase::Missing };
-        Ok(Observed { phase, usage: Usage::default(), unenforced: Vec::new() })
+        let phase = match *self.lie.lock().unwrap() {
+            _ if !is_there => Phase::Missing,
+            Some(Misbehavior::NeverReady) => {
+                self.observed_starting.send_modify(|count| *count += 1);
+                Phase::Starting { message: "no host has room for it".into() }
+            }
+            _ => Phase::Ready,
+        };
+        Ok(Observed { phase, usage: USAGE, unenforced: Vec::new() })
     }
 
     async fn list(&self) -> Result<Vec<SandboxId>, SandboxError> {
         self.answers()?;
-        Ok(self.sandboxes.lock().unwrap().iter().copied().collect())
+        Ok(self.sandboxes())
     }
 
     async fn connect(&self, id: SandboxId) -> Result<GuestStream, SandboxError> {
@@ -177,7 +199,11 @@ impl Backend for FakeBackend {
         }
         let (host, guest) = tokio::io::duplex(1 << 20);
         let lie = *self.lie.lock().unwrap();
-        let signals = Signals { ends_with: self.ends_with.clone(), is_stopped: self.is_stopped.subscribe() };
+        let signals = Signals {
+            ends_with: self.ends_with.clone(),
+            is_stopped: self.is_stopped.subscribe(),
+            boot: *self.restarts.borrow(),
+        };
         tokio::spawn(live(guest, lie, self.is_log_served.subscribe(), signals, self.breaks.subscribe()));
         Ok(Box::new(host))
     }
@@ -187,6 +213,47 @@ impl Backend for FakeBackend {
         self.sandboxes.lock().unwrap().remove(&id);
         Ok(())
     }
+
+    fn engine(&self) -> Option<&dyn Engine> {
+        Some(self)
+    }
+
+    fn images(&self) -> Option<&dyn Images> {
+        Some(self)
+    }
+
+    fn admission(&self) -> Option<&dyn Admission> {
+        Some(self)
+    }
+}
+
+#[async_trait]
+impl Engine for FakeBackend {
+    async fn ping(&self) -> Result<(), SandboxError> {
+        self.answers()
+    }
+}
+
+#[async_trait]
+impl Images for FakeBackend {
+    async fn names(&self) -> Result<Vec<String>, SandboxError> {
+        self.answers()?;
+        Ok(vec!["host".to_owned()])
+    }
+}
+
+#[async_trait]
+impl Admission for FakeBackend {
+    async fn check_limits(&self, limits: &Limits, _: Isolation) -> Result<(), SandboxError> {
+        self.answers()?;
+        match limits.pids {
+            Limit::Default(_) => Ok(()),
+            Limit::Required(_) => Err(SandboxError::LimitUnenforceable {
+                limit: LimitKind::Pids,
+                why: "nobody counts them".into(),
+            }),
+        }
+    }
 }
 
 /// How a test controls a guest.
@@ -194,6 +261,7 @@ impl Backend for FakeBackend {
 struct Signals {
     ends_with: watch::Sender<Option<i32>>,
     is_stopped: watch::Receiver<bool>,
+    boot: u32,
 }
 
 async fn live(
@@ -233,7 +301,7 @@ async fn serve(
     link: &Link,
     lie: Option<Misbehavior>,
     mut is_log_served: watch::Receiver<bool>,
-    Signals { ends_with, is_stopped }: Signals,
+    Signals { ends_with, is_stopped, boot }: Signals,
 ) -> Result<(), protocol::ProtocolError> {
     let request: Request = stream.receive_message().await?;
     if *is_stopped.borrow() {
@@ -247,7 +315,7 @@ async fn serve(
             let welcome = Welcome {
                 newest_version: newest,
                 oldest_version: oldest,
-                boot_id: "boot".into(),
+                boot_id: format!("boot-{boot}"),
                 build: "liar".into(),
             };
             stream.send(&Reply::Welcome(welcome)).await?;
@@ -287,6 +355,7 @@ async fn serve(
             stream.send_data_end().await?;
             stream.send(&Reply::File(FileResult::Ok(FileReply::Packed { left_out: Vec::new() }))).await?;
         }
+        Request::Stats => stream.send(&Reply::Stats(STATS)).await?,
         Request::File { .. } => stream.send(&Reply::File(FileResult::Ok(FileReply::Done))).await?,
         _ => stream.send(&Reply::Done).await?,
     }

@@ -8,14 +8,15 @@
 mod guest;
 mod outage;
 mod trouble;
+mod usage;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use guest::{FakeBackend, Misbehavior};
+use job::{Event, EventBody, JobId, JobView, NewJob};
 use orchestrator::{
-    DataFolder, Event, EventBody, ExecRequest, ExecStreamOptions, JobId, JobView, LiveUpdate, NewJob,
-    NewSandbox, Orchestrator, Settings, Submission,
+    DataFolder, ExecRequest, ExecStreamOptions, LiveUpdate, NewSandbox, Orchestrator, Settings, Submission,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 

@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
+use job::{CallRef, CallStatus, Event, EventBody, Fence, JobDefaults, JobId, JobState, JobView, NewJob};
 use orchestrator::store::{Created, NewRecord, SqliteStore, Store as _};
-use orchestrator::{
-    Bringing, CallRef, CallStatus, DataFolder, Event, EventBody, Fence, JobDefaults, JobId, JobState,
-    JobView, NewJob, NewSandbox, Settings, Submission,
-};
+use orchestrator::{Bringing, DataFolder, NewSandbox, Settings, Submission};
 use sandbox::{Image, SandboxId};
 
 use crate::guest::Misbehavior;
@@ -24,7 +22,7 @@ fn is_over(view: &JobView) -> bool {
 }
 
 impl TestServer {
-    async fn accept(&self, json: &str) -> JobView {
+    pub(crate) async fn accept(&self, json: &str) -> JobView {
         let submission = Submission { job: job(json), bringing: Bringing::Nothing, ..Submission::default() };
         self.orchestrator.submit(submission).await.unwrap().view
     }
@@ -83,6 +81,64 @@ async fn cancelled_job_does_not_wait_for_the_backend() {
     let view = world.until(id, is_over).await;
     assert_eq!((view.state, view.code.as_deref()), (JobState::Cancelled, Some("cancelled")));
     world.until_event(id, |event| matches!(event.body, EventBody::CallEnded(_))).await;
+    world.orchestrator.shutdown().await;
+}
+
+/// Waits before a shutdown, which leaves the rest of the cleanup to the next start.
+async fn until_sandboxes_are_removed(world: &TestServer) {
+    let removed = async {
+        while !world.fake_backend.sandboxes().is_empty() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(TIMEOUT, removed).await.expect("its sandbox is removed");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn job_can_be_cancelled_while_its_sandbox_is_starting() {
+    let world = TestServer::new().await;
+    let id = world.submit(Some(Misbehavior::NeverReady)).await;
+    let mut observed = world.fake_backend.observed_starting.subscribe();
+    tokio::time::timeout(TIMEOUT, observed.wait_for(|count| *count > 1)).await.unwrap().unwrap();
+    assert_eq!(world.orchestrator.job(id).await.unwrap().state, JobState::Starting);
+    world.orchestrator.cancel(id).await.unwrap();
+    let view = world.until(id, is_over).await;
+    assert_eq!((view.state, view.code.as_deref()), (JobState::Cancelled, Some("cancelled")));
+    until_sandboxes_are_removed(&world).await;
+    world.orchestrator.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn job_can_be_cancelled_while_its_sandbox_is_being_created() {
+    let world = TestServer::new().await;
+    let id = world.submit(Some(Misbehavior::NeverMade)).await;
+    let mut never_made = world.fake_backend.never_made.subscribe();
+    tokio::time::timeout(TIMEOUT, never_made.wait_for(|count| *count > 0)).await.unwrap().unwrap();
+    world.orchestrator.cancel(id).await.unwrap();
+    let view = world.until(id, is_over).await;
+    assert_eq!((view.state, view.code.as_deref()), (JobState::Cancelled, Some("cancelled")));
+    until_sandboxes_are_removed(&world).await;
+    world.orchestrator.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn restarted_guest_counts_as_a_lost_sandbox() {
+    let world = TestServer::new().await;
+    let id = world.submit(Some(Misbehavior::Held)).await;
+    world.until_event(id, begun).await;
+    let before = world.fake_backend.sandboxes();
+    world.fake_backend.restart_guests();
+    let lost = |event: &Event| matches!(&event.body, EventBody::SandboxLost { detail, .. } if detail.contains("the guest restarted"));
+    world.until_event(id, lost).await;
+    world.fake_backend.ends_with.send_replace(Some(0));
+    let view = world.until(id, is_over).await;
+    assert_eq!((view.state, view.losses), (JobState::Complete, 1), "{:?}", view.reason);
+    assert!(
+        !before.is_empty() && !before.contains(&view.sandbox.unwrap()),
+        "the work is repeated in another sandbox"
+    );
+    let interrupted = |event: &Event| matches!(&event.body, EventBody::CallEnded(end) if end.status == CallStatus::Interrupted);
+    world.until_event(id, interrupted).await;
     world.orchestrator.shutdown().await;
 }
 
@@ -146,7 +202,7 @@ async fn job_that_cannot_continue_delivers_its_checkpoint_and_ends_all_calls() {
         EventBody::SandboxRequested { sandbox: SandboxId::generate() }.into(),
         state(JobState::Running),
         started(1).of(&call(1)),
-        EventBody::CallEnded(orchestrator::CallEnd::default()).of(&call(1)),
+        EventBody::CallEnded(job::CallEnd::default()).of(&call(1)),
         EventBody::Checkpoint { steps: 1, bytes: 1 }.into(),
         started(2).of(&call(2)),
     ];

@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use orchestrator::{
-    CallStatus, DataFolder, Event, EventBody, JobId, JobState, JobView, Orchestrator, Settings,
-};
+use job::{CallStatus, Event, EventBody, JobId, JobState, JobView};
+use orchestrator::{DataFolder, Orchestrator, Settings};
 
 use crate::guest::{KILLED, Misbehavior};
 use crate::{TIMEOUT, TestServer};
@@ -37,13 +36,13 @@ impl TestServer {
     }
 
     /// Shuts this server down and starts another one on the same folder.
-    async fn succeeded(self) -> Self {
+    pub(crate) async fn succeeded(self, settings: Settings) -> Self {
         let Self { folder, orchestrator, fake_backend } = self;
         orchestrator.shutdown().await;
         drop(orchestrator);
         let data = DataFolder::open(folder.path()).unwrap();
         let backend: Arc<dyn sandbox::Backend> = Arc::<crate::guest::FakeBackend>::clone(&fake_backend);
-        let orchestrator = Orchestrator::start(data, backend, Settings::default()).await.unwrap();
+        let orchestrator = Orchestrator::start(data, backend, settings).await.unwrap();
         Self { folder, orchestrator, fake_backend }
     }
 }
@@ -86,7 +85,7 @@ async fn job_stays_queued_until_the_disk_has_room_for_its_sandbox() {
     world.orchestrator.cancel(cancelled).await.unwrap();
     assert_eq!(world.until(cancelled, |view| view.state.is_over()).await.state, JobState::Cancelled);
     let ready = world.orchestrator.ready().await;
-    assert!(!ready.ready && ready.problems[0].contains("a job cannot go on"), "{:?}", ready.problems);
+    assert!(!ready.ready && ready.problems[0].contains("a job cannot continue"), "{:?}", ready.problems);
     world.fake_backend.set_misbehavior(None);
     let view = world.until(goes_on, |view| view.state.is_over()).await;
     assert_eq!(view.state, JobState::Complete, "{:?}", view.reason);
@@ -103,7 +102,7 @@ async fn call_of_a_job_cancelled_before_a_restart_is_killed_and_ended() {
     // The cancel is in the log, but nobody has acted on it.
     world.orchestrator.shutdown().await;
     world.orchestrator.cancel(id).await.unwrap();
-    let world = world.succeeded().await;
+    let world = world.succeeded(Settings::default()).await;
     let view = world.until(id, |view| view.state.is_over()).await;
     assert_eq!(view.state, JobState::Cancelled, "{:?}", view.reason);
     assert_eq!(*world.fake_backend.ends_with.borrow(), Some(KILLED), "the process does not run on");
@@ -127,7 +126,18 @@ async fn job_with_a_frozen_guest_is_cancelled_without_waiting() {
     world.orchestrator.cancel(id).await.unwrap();
     let view = world.until(id, |view| view.state.is_over()).await;
     assert_eq!((view.state, view.code.as_deref()), (JobState::Cancelled, Some("cancelled")));
-    let lost = |event: &Event| matches!(&event.body, EventBody::SandboxLost { detail, .. } if detail.contains("when the job was cancelled"));
+    let lost = |event: &Event| matches!(&event.body, EventBody::SandboxLost { detail, .. } if detail.contains("after the cancellation"));
     world.until_event(id, lost).await;
+    world.orchestrator.shutdown().await;
+}
+
+/// This guest answers nonsense when it is asked for its services.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn failed_last_screenshot_does_not_disturb_the_end() {
+    let world = TestServer::new().await;
+    let json = r#"{"image":"host","desktop":{},"steps":[{"tool":"shell","command":"true"}]}"#;
+    let id = world.accept(json).await.job_id;
+    let view = world.until(id, |view| view.state.is_over()).await;
+    assert_eq!((view.state, view.artifact.is_some()), (JobState::Complete, true), "{:?}", view.reason);
     world.orchestrator.shutdown().await;
 }

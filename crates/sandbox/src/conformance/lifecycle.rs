@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use protocol::{ExecEnd, TerminalSize};
 
-use super::{Guest, Subject, make, remove, spec_for, wait_until};
+use super::{Guest, Subject, make, remove, spec_for, wait_until, wait_until_ready};
 use crate::{EndReason, Phase, SandboxError, SandboxId};
 
 pub async fn a_sandbox_runs_commands_and_is_gone_after_destroy(subject: &dyn Subject) {
@@ -31,6 +31,7 @@ pub async fn concurrent_creates_of_one_id_make_one_sandbox(subject: &dyn Subject
         tokio::join!(subject.backend().create(id, &spec), subject.backend().create(id, &spec));
     first.unwrap();
     second.unwrap();
+    wait_until_ready(subject.backend(), id).await;
     Guest::of(subject.backend(), id).await.expect("true").await;
     remove(subject, id).await;
 }
@@ -48,8 +49,11 @@ pub async fn destroy_removes_a_sandbox_whose_create_was_dropped(subject: &dyn Su
         remove(subject, id).await;
         ids.push(id);
     }
-    // Nothing may appear later either.
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    // Nothing may appear later either. A dropped creation that went on would have completed by the time that a later
+    // sandbox is created, used and removed.
+    let later = make(subject, &spec).await;
+    Guest::of(subject.backend(), later).await.expect("true").await;
+    remove(subject, later).await;
     for id in ids {
         assert_eq!(subject.traces(id), Vec::<String>::new(), "came later");
         assert_eq!(subject.backend().observe(id).await.unwrap().phase, Phase::Missing);
@@ -59,9 +63,8 @@ pub async fn destroy_removes_a_sandbox_whose_create_was_dropped(subject: &dyn Su
 pub async fn a_sandbox_is_observed_and_listed(subject: &dyn Subject) {
     let id = make(subject, &spec_for(subject)).await;
     let observed = subject.backend().observe(id).await.unwrap();
-    assert_eq!(observed.phase, Phase::Running);
+    assert_eq!(observed.phase, Phase::Ready);
     assert_eq!(observed.unenforced, Vec::new());
-    assert_eq!(subject.backend().unenforced(id).await.unwrap(), Vec::new());
     assert!(observed.usage.pids >= 1 && observed.usage.memory_bytes > 0, "{:?}", observed.usage);
     assert!(subject.backend().list().await.unwrap().contains(&id));
     remove(subject, id).await;
@@ -102,7 +105,7 @@ pub async fn a_restarted_backend_finds_and_removes_existing_sandboxes(subject: &
     Guest::of(subject.backend(), id).await.expect("echo kept > file").await;
     let restarted = subject.restarted();
     assert!(restarted.list().await.unwrap().contains(&id));
-    assert_eq!(restarted.observe(id).await.unwrap().phase, Phase::Running);
+    assert_eq!(restarted.observe(id).await.unwrap().phase, Phase::Ready);
     assert_eq!(Guest::of(&*restarted, id).await.expect("cat file").await, "kept");
     restarted.destroy(id).await.unwrap();
     assert_eq!(subject.traces(id), Vec::<String>::new());
@@ -120,7 +123,7 @@ pub async fn killing_the_owner_ends_the_sandbox(subject: &dyn Subject) {
     // The link ends with the guest, not with the sandbox's owner process.
     let gone = tokio::time::timeout(std::time::Duration::from_secs(20), guest.client.link().closed()).await;
     assert!(gone.is_ok(), "the guest lives on without its owner");
-    let observed = wait_until(subject, id, |observed| observed.phase != Phase::Running).await;
+    let observed = wait_until(subject, id, |observed| observed.phase != Phase::Ready).await;
     let Phase::Ended(ended) = observed.phase else { panic!("{observed:?}") };
     assert_eq!(ended.reason, EndReason::Lost);
     remove(subject, id).await;
@@ -130,7 +133,7 @@ pub async fn a_killed_guest_is_reported_as_lost(subject: &dyn Subject) {
     let id = make(subject, &spec_for(subject)).await;
     Guest::of(subject.backend(), id).await.expect("sleep 1000 > /dev/null 2>&1 &").await;
     subject.kill_guest(id).await;
-    let observed = wait_until(subject, id, |observed| observed.phase != Phase::Running).await;
+    let observed = wait_until(subject, id, |observed| observed.phase != Phase::Ready).await;
     let Phase::Ended(ended) = observed.phase else { panic!("{observed:?}") };
     assert_eq!(ended.reason, EndReason::Lost);
     let error = subject.backend().create(id, &spec_for(subject)).await.unwrap_err();
@@ -164,6 +167,7 @@ pub async fn many_sandboxes_run_at_once(subject: &dyn Subject) {
     let started = futures_join(ids.iter().map(|id| subject.backend().create(*id, &spec))).await;
     assert!(started.iter().all(Result::is_ok), "{started:?}");
     for id in &ids {
+        wait_until_ready(subject.backend(), *id).await;
         assert_eq!(Guest::of(subject.backend(), *id).await.expect("echo alive").await, "alive");
     }
     let removed = futures_join(ids.iter().map(|id| subject.backend().destroy(*id))).await;

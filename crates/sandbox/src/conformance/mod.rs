@@ -4,6 +4,7 @@
 //! per guarantee. The suite talks to the guest through the link only, so it is the same for all backends.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
+mod calls;
 mod isolation;
 mod lifecycle;
 mod limits;
@@ -17,10 +18,13 @@ use protocol::{
     Program, TerminalSize,
 };
 
+pub use self::calls::*;
 pub use self::isolation::*;
 pub use self::lifecycle::*;
 pub use self::limits::*;
-use crate::{Backend, Image, Isolation, Limit, Limits, Observed, SandboxId, SandboxSpec};
+use crate::{
+    Backend, Image, Isolation, Limit, Limits, Observed, Phase, SandboxId, SandboxSpec, wait_while_starting,
+};
 
 /// A backend under test, with access to its internals.
 #[async_trait]
@@ -106,19 +110,7 @@ impl Guest {
 
     /// Runs a program as the agent, on a terminal if one is given.
     pub async fn run_in(&self, program: &[&str], terminal: Option<TerminalSize>) -> CommandResult {
-        static CALLS: AtomicU32 = AtomicU32::new(0);
-        let environment = [("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/sbin"), ("HOME", "/home/agent")];
-        let exec = Exec {
-            key: CallKey::new(format!("conformance-{}", CALLS.fetch_add(1, Ordering::Relaxed)), 1),
-            program: Program::Arguments(program.iter().map(|word| (*word).to_owned()).collect()),
-            environment: environment.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
-            directory: None,
-            stdin: None,
-            keep_stdin_open: false,
-            terminal,
-            timeout_ms: Some(60_000),
-            kill_grace_ms: 100,
-        };
+        let exec = exec_of(program, terminal);
         let mut follower = self.client.exec(exec, Follow::Capped).await.expect("starting a command");
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
         loop {
@@ -144,11 +136,36 @@ impl Guest {
     }
 }
 
-/// Creates a sandbox; panics with the reason if that fails.
+/// A new call that runs a program as the agent.
+fn exec_of(program: &[&str], terminal: Option<TerminalSize>) -> Exec {
+    static CALLS: AtomicU32 = AtomicU32::new(0);
+    let environment = [("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/sbin"), ("HOME", "/home/agent")];
+    Exec {
+        key: CallKey::new(format!("conformance-{}", CALLS.fetch_add(1, Ordering::Relaxed)), 1),
+        program: Program::Arguments(program.iter().map(|word| (*word).to_owned()).collect()),
+        environment: environment.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
+        directory: None,
+        stdin: None,
+        keep_stdin_open: false,
+        terminal,
+        timeout_ms: Some(60_000),
+        kill_grace_ms: 100,
+    }
+}
+
+/// Creates a sandbox and waits until it is ready; panics with the reason if it never is.
 pub async fn make(subject: &dyn Subject, spec: &SandboxSpec) -> SandboxId {
     let id = SandboxId::generate();
     subject.backend().create(id, spec).await.unwrap_or_else(|error| panic!("creating a sandbox: {error:?}"));
+    wait_until_ready(subject.backend(), id).await;
     id
+}
+
+/// Waits until a requested sandbox is ready; panics with the reason if it never is.
+pub async fn wait_until_ready(backend: &dyn Backend, id: SandboxId) {
+    let observed =
+        wait_while_starting(backend, id).await.unwrap_or_else(|error| panic!("observing: {error:?}"));
+    assert_eq!(observed.phase, Phase::Ready);
 }
 
 /// Removes a sandbox and checks that nothing is left of it.
@@ -207,6 +224,7 @@ macro_rules! conformance_suite {
             outgoing_connections_reach_only_the_host
             files_can_be_moved_and_linked_across_directories
             cpu_time_is_limited
+            killing_a_call_ends_its_daemons
             the_image_is_read_only_to_the_agent
             a_restarted_backend_finds_and_removes_existing_sandboxes
             a_killed_guest_is_reported_as_lost

@@ -10,11 +10,10 @@ use futures::StreamExt;
 use super::engine::{self, NOT_FOUND};
 use super::locality::Locality;
 use super::{
-    DockerBackend, Inner, Ready, container, destroy, disk, image, layout, link, named_containers, own_ca,
+    DockerBackend, Inner, Ready, connect, container, destroy, disk, image, layout, named_containers, own_ca,
 };
 use crate::error::SandboxError;
 use crate::limits::{LimitSupport as _, Plan};
-use crate::locks::Turn;
 use crate::spec::{Isolation, SandboxId, SandboxSpec};
 
 /// The isolation level of this backend: containers use the same kernel features as namespace sandboxes.
@@ -31,8 +30,8 @@ pub(super) async fn create(
     backend: &DockerBackend,
     id: SandboxId,
     spec: &SandboxSpec,
-    turn: Turn,
 ) -> Result<(), SandboxError> {
+    let turn = backend.locks.turn(id).await;
     let inner = &backend.inner;
     if spec.isolation > ISOLATION {
         return Err(SandboxError::InsufficientIsolation { asked: spec.isolation, given: ISOLATION });
@@ -50,7 +49,7 @@ pub(super) async fn create(
         let ready = backend.ready().await?;
         let result = make(&backend, ready, id, &spec, &plan).await;
         if result.is_err() {
-            destroy::destroy(&backend, ready, id).await?;
+            destroy::remove(&backend, ready, id).await?;
         }
         result
     };
@@ -66,7 +65,7 @@ async fn is_running_already(
     let inner = &backend.inner;
     let Some(found) = inspect(inner, ready, id).await? else {
         if inner.layout.sandbox(id).exists() {
-            destroy::destroy(backend, ready, id).await?;
+            destroy::remove(backend, ready, id).await?;
         }
         return Ok(false);
     };
@@ -77,11 +76,11 @@ async fn is_running_already(
             Ok(true)
         }
         Some(ContainerStateStatusEnum::CREATED) => {
-            destroy::destroy(backend, ready, id).await?;
+            destroy::remove(backend, ready, id).await?;
             Ok(false)
         }
         _ => {
-            let why = "it has ended and must be destroyed before it can be made again".into();
+            let why = "it has ended and must be destroyed before it can be created again".into();
             Err(SandboxError::NotRunning { id, why })
         }
     }
@@ -117,7 +116,7 @@ async fn make(
                 prepared = image::get(inner, ready, &spec.image, &trusted).await?;
                 is_second = true;
             }
-            Err(error) => return Err(creation_error(inner, id, "making the container", error)),
+            Err(error) => return Err(creation_error(inner, id, "creating the container", error)),
         }
     }
     let started = ready.client.start_container(&name, None::<StartContainerOptions>).await;
@@ -158,7 +157,7 @@ async fn wait_for_guest(backend: &DockerBackend, ready: &Ready, id: SandboxId) -
     loop {
         // With a relay there is no socket to wait for, so this only detects a guest that exits immediately.
         let is_listening = match ready.locality {
-            Locality::Shared => link::is_listening(&inner.layout.link_directory(id)),
+            Locality::Shared => connect::is_listening(&inner.layout.link_directory(id)),
             Locality::Remote(_) => true,
         };
         let is_time = Instant::now() >= ask || (is_listening && ready.locality != Locality::Shared);
@@ -168,7 +167,7 @@ async fn wait_for_guest(backend: &DockerBackend, ready: &Ready, id: SandboxId) -
             let running = found.and_then(|found| found.state).and_then(|state| state.running);
             if running != Some(true) {
                 let words = final_output(ready, id).await;
-                let step = format!("the guest ended at once; it said: {words}");
+                let step = format!("the guest exited at once; output: {words}");
                 return Err(SandboxError::Setup { id, step, source: None });
             }
         }

@@ -1,21 +1,26 @@
 //! Ending a sandbox and removing everything that belongs to it: the container, its volumes, its directory.
 
 use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
 
 use bollard::query_parameters::{ListVolumesOptionsBuilder, RemoveVolumeOptions};
 
+use super::cleanup::remove_later;
 use super::engine::{self, NOT_FOUND};
 use super::layout::{self, SANDBOX_LABEL};
 use super::{DockerBackend, Inner, Ready, disk, named_containers};
-use crate::error::SandboxError;
-use crate::namespace::destroy::wait_for_disk;
-use crate::namespace::layout::failed;
+use crate::error::{SandboxError, failed};
+use crate::host::loop_device::wait_for_disk;
 use crate::spec::SandboxId;
 
+/// Ends a sandbox and removes it, after a call that creates it has ended. Returns when all that is left is garbage that
+/// is deleted in the background.
+pub(super) async fn destroy(backend: &DockerBackend, id: SandboxId) -> Result<(), SandboxError> {
+    let _turn = backend.locks.turn(id).await;
+    remove(backend, backend.ready().await?, id).await
+}
+
 /// Ends a sandbox and removes it. Returns when all that is left is garbage that is deleted in the background.
-pub(super) async fn destroy(
+pub(super) async fn remove(
     backend: &DockerBackend,
     ready: &Ready,
     id: SandboxId,
@@ -78,49 +83,4 @@ fn remove_directory(inner: &Inner, id: SandboxId) -> Result<(), SandboxError> {
     fs::rename(&directory, &trash).map_err(|source| failed("removing", &directory, source))?;
     remove_later(vec![trash]);
     Ok(())
-}
-
-/// Deletes the trash of earlier servers in the background.
-pub(super) fn empty_trash(inner: &Inner) {
-    remove_later(trash(inner));
-}
-
-/// Like [`empty_trash`], but returns when the trash is gone.
-pub(super) fn empty_trash_now(inner: &Inner) -> Result<(), SandboxError> {
-    for path in trash(inner) {
-        let removed = remove_tree(&path);
-        // The background thread may be deleting the same tree.
-        if path.exists() {
-            removed.map_err(|source| failed("removing", &path, source))?;
-        }
-    }
-    Ok(())
-}
-
-fn trash(inner: &Inner) -> Vec<PathBuf> {
-    let entries = fs::read_dir(inner.layout.trash());
-    entries.map(|entries| entries.flatten().map(|entry| entry.path()).collect()).unwrap_or_default()
-}
-
-fn remove_tree(path: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
-}
-
-fn remove_later(paths: Vec<PathBuf>) {
-    if paths.is_empty() {
-        return;
-    }
-    let work = move || {
-        for path in paths {
-            if let Err(error) = remove_tree(&path) {
-                tracing::warn!(path = %path.display(), error = %error, "garbage is left");
-            }
-        }
-    };
-    if let Err(error) = std::thread::Builder::new().name("trash".into()).spawn(work) {
-        tracing::warn!(error = %error, "no thread to remove garbage");
-    }
 }

@@ -15,10 +15,10 @@ use rustix::mount::{MoveMountFlags, UnmountFlags, move_mount, unmount};
 
 use super::layout::{AGENT_ID, PRIVATE_MODE, RELAY_ID, STATE_MODE};
 use super::{Inner, home};
-use crate::error::SandboxError;
+use crate::error::{SandboxError, failed};
+use crate::host::directories::make_private_directory;
+use crate::host::disk::DISK_FILE;
 use crate::limits::Plan;
-use crate::namespace::disk::DISK_FILE;
-use crate::namespace::layout::{failed, make_private_directory};
 use crate::spec::SandboxId;
 
 /// Directories on the disk: name, path in the container, mode.

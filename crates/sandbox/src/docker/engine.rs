@@ -3,11 +3,13 @@
 use std::error::Error as _;
 use std::io;
 
+use async_trait::async_trait;
 use bollard::errors::Error;
 use bollard::models::SystemVersion;
 use bollard::{API_DEFAULT_VERSION, Docker};
 
-use super::DockerConfig;
+use super::{DockerBackend, DockerConfig};
+use crate::Engine;
 use crate::error::SandboxError;
 
 /// The oldest supported version of the engine's API; Docker 20.10.
@@ -18,6 +20,14 @@ pub(super) const CONFLICT: u16 = 409;
 const SERVICE_UNAVAILABLE: u16 = 503;
 /// The container is already in that state.
 pub(super) const UNCHANGED: u16 = 304;
+
+#[async_trait]
+impl Engine for DockerBackend {
+    async fn ping(&self) -> Result<(), SandboxError> {
+        let answer = self.ready().await?.client.ping().await;
+        answer.map(drop).map_err(|error| explain(&self.inner.config, "asking whether it is there", error))
+    }
+}
 
 /// Opens a client, and checks that the engine answers and is new enough.
 pub(super) async fn open(config: &DockerConfig) -> Result<Docker, SandboxError> {
@@ -40,7 +50,7 @@ fn check_version(version: &SystemVersion, host: &str) -> Result<(), SandboxError
         Some(number) if number >= OLDEST_VERSION => Ok(()),
         _ => Err(SandboxError::HostUnsupported {
             what: format!(
-                "the Docker engine {} at {host} is too old: it speaks version `{spoken}` of the engine's interface, \
+                "the Docker engine {} at {host} is too old: it supports API version `{spoken}`, \
                  {}.{} is needed",
                 version.version.as_deref().unwrap_or("of unknown version"),
                 OLDEST_VERSION.0,
@@ -128,25 +138,25 @@ pub(super) fn explain(config: &DockerConfig, doing: &str, error: Error) -> Sandb
             };
         }
         Some(io::ErrorKind::NotFound) => (
-            format!("there is no Docker engine at {host}"),
+            format!("no Docker engine at {host}"),
             format!(
                 "install and start Docker ({}), or set [docker] host",
-                crate::packages::install("docker.io", "moby-engine")
+                crate::host::packages::install("docker.io", "moby-engine")
             ),
         ),
         Some(io::ErrorKind::ConnectionRefused) => (
-            format!("the Docker engine at {host} is stopped: nobody listens there"),
+            format!("the Docker engine at {host} is not running"),
             "start it (systemctl start docker)".into(),
         ),
         // An engine that is starting up also refuses access until it has set the socket's permissions.
         Some(io::ErrorKind::PermissionDenied) => (
-            format!("this user may not open the Docker engine at {host}"),
-            "start the server as root, or let the user in (usermod -aG docker USER, then log in again)"
+            format!("this user may not access the Docker engine at {host}"),
+            "start the server as root, or add the user to the group docker (usermod -aG docker USER, then log in again)"
                 .into(),
         ),
         Some(_) => (
             format!("the Docker engine at {host} does not answer ({doing}: {})", message(&error)),
-            "start it (systemctl start docker), or look at its log (journalctl -u docker)".into(),
+            "start it (systemctl start docker), or check its log (journalctl -u docker)".into(),
         ),
     };
     SandboxError::Unavailable { what, remedy }
@@ -182,10 +192,10 @@ mod tests {
         let explained = |error: Error| explain(&config, "looking at sandbox 1", error);
         let broken = |kind: io::ErrorKind| Error::IOError { err: kind.into() };
         for (error, words) in [
-            (Error::SocketNotFoundError("x".into()), "there is no Docker engine"),
-            (broken(io::ErrorKind::NotFound), "there is no Docker engine"),
-            (broken(io::ErrorKind::ConnectionRefused), "is stopped"),
-            (broken(io::ErrorKind::PermissionDenied), "may not open"),
+            (Error::SocketNotFoundError("x".into()), "no Docker engine"),
+            (broken(io::ErrorKind::NotFound), "no Docker engine"),
+            (broken(io::ErrorKind::ConnectionRefused), "is not running"),
+            (broken(io::ErrorKind::PermissionDenied), "may not access"),
             (broken(io::ErrorKind::ConnectionReset), "does not answer"),
             (broken(io::ErrorKind::BrokenPipe), "does not answer"),
             (Error::RequestTimeoutError, "does not answer"),

@@ -29,7 +29,8 @@ impl Freezer for DockerBackend {
 async fn set(backend: &DockerBackend, id: SandboxId, wanted: Wanted) -> Result<(), SandboxError> {
     let ready = backend.ready().await?;
     let not_running = |why: &str| SandboxError::NotRunning { id, why: why.into() };
-    let found = inspect(&backend.inner, ready, id).await?.ok_or_else(|| not_running("it is gone"))?;
+    let found =
+        inspect(&backend.inner, ready, id).await?.ok_or_else(|| not_running("it no longer exists"))?;
     let state = found.state.unwrap_or_default();
     if state.running != Some(true) {
         return Err(not_running("its container has ended"));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bollard::Docker;
 use bollard::models::ImageInspect;
-use bollard::query_parameters::{CreateImageOptionsBuilder, ListImagesOptionsBuilder};
+use bollard::query_parameters::CreateImageOptionsBuilder;
 use futures::StreamExt;
 
 use super::config::Pull;
@@ -18,7 +18,7 @@ use crate::error::SandboxError;
 use crate::spec::Image;
 
 /// The image name of jobs that do not specify an image.
-const DEFAULT: &str = "default";
+pub(super) const DEFAULT: &str = "default";
 /// Increase when the content added to an image changes.
 const RECIPE: u32 = 3;
 pub(super) const HOME: &str = "/home/agent";
@@ -44,7 +44,7 @@ pub(super) fn reference(inner: &Inner, image: &Image) -> Result<String, SandboxE
             if is_reference(reference) {
                 return Ok(reference.clone());
             }
-            Err(SandboxError::NoImage(format!("`{reference}`: this is no reference of an image in Docker")))
+            Err(SandboxError::NoImage(format!("`{reference}`: not a Docker image reference")))
         }
         Image::Host => Err(SandboxError::NoImage(
             "`host` in containers: they do not see the host's files. Use `default`, or the reference of an image \
@@ -110,61 +110,6 @@ pub(super) async fn get(
     })
 }
 
-/// The image names that jobs can use: the default, short names, and references of images that the engine has.
-pub(super) async fn names(inner: &Inner, ready: &Ready) -> Result<Vec<String>, SandboxError> {
-    let images = ready.client.list_images(Some(ListImagesOptionsBuilder::new().build())).await;
-    let images = images.map_err(|error| engine::explain(&inner.config, "listing images", error))?;
-    let tags = images.into_iter().flat_map(|image| image.repo_tags);
-    let others = tags
-        .filter(|tag| !tag.starts_with(&format!("{REPOSITORY}:")) && !tag.starts_with('<'))
-        .map(|tag| tag.strip_suffix(":latest").unwrap_or(&tag).to_owned());
-    let others: Vec<String> = others.collect();
-    let mut names = Vec::new();
-    let own = inner.config.images.iter().map(|(name, reference)| (name.as_str(), reference));
-    for (name, reference) in std::iter::once((DEFAULT, &inner.config.default_image)).chain(own) {
-        let listed = reference.strip_suffix(":latest").unwrap_or(reference);
-        if others.iter().any(|other| other == listed) || is_available(inner, ready, reference).await? {
-            names.push(name.to_owned());
-        }
-    }
-    names.extend(others);
-    Ok(names)
-}
-
-/// Whether the engine has an image, or may pull it.
-pub(super) async fn is_available(
-    inner: &Inner,
-    ready: &Ready,
-    reference: &str,
-) -> Result<bool, SandboxError> {
-    if inner.config.pull == Pull::Missing {
-        return Ok(true);
-    }
-    match ready.client.inspect_image(reference).await {
-        Ok(_) => Ok(true),
-        // Includes names that the engine does not accept as a reference.
-        Err(error) if engine::status(&error).is_some_and(|status| (400..500).contains(&status)) => Ok(false),
-        Err(error) => {
-            Err(engine::explain(&inner.config, &format!("looking for the image {reference}"), error))
-        }
-    }
-}
-
-/// What an operator can do about an image that the engine does not have.
-pub(super) fn remedy(name: &str) -> String {
-    match name {
-        DEFAULT => {
-            "then put it into the Docker engine with `caisson image export default --tar - | docker import - \
-                    caisson/agent`, or name another in [docker] image"
-                .into()
-        }
-        _ => {
-            "build, load or import it (docker build, docker load, docker import), or set [docker] pull = true"
-                .into()
-        }
-    }
-}
-
 /// Clears the cache of prepared images: one of them may have been removed.
 pub(super) async fn clear_cache(inner: &Inner) {
     inner.images.lock().await.clear();
@@ -197,7 +142,7 @@ pub(super) async fn find(
             if engine::is_unreachable(&error) {
                 return engine::explain(&inner.config, &doing, error);
             }
-            SandboxError::NoImage(format!("{reference}: it cannot be fetched: {}", engine::message(&error)))
+            SandboxError::NoImage(format!("{reference}: cannot pull it: {}", engine::message(&error)))
         })?;
     }
     client.inspect_image(reference).await.map_err(|error| engine::explain(&inner.config, &doing, error))

@@ -6,7 +6,7 @@ use std::path::{Component, Path};
 
 use super::disk::DIRECTORIES;
 use super::layout::{AGENT_ID, GUEST_PROGRAM, PRIVATE, PRIVATE_MODE, RELAY_ID, STATE, STATE_MODE};
-use crate::java_store::{STORE, java_store};
+use crate::host::java_store::{STORE, java_store};
 
 pub(super) const USERS: &str = "/etc/passwd";
 pub(super) const GROUPS: &str = "/etc/group";

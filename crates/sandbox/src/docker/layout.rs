@@ -6,9 +6,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use crate::error::SandboxError;
-use crate::ext4_spread::spread_children;
-use crate::namespace::layout::{failed, make_private_directory};
+use crate::error::{SandboxError, failed};
+use crate::host::directories::{make_private_directory, spread_children};
 use crate::spec::SandboxId;
 
 /// Label on every container and volume: the server that created it.

@@ -1,9 +1,13 @@
 //! Which limits the engine can enforce.
 
+use async_trait::async_trait;
 use bollard::models::SystemInfo;
 
+use super::DockerBackend;
+use crate::Admission;
+use crate::error::SandboxError;
 use crate::limits::LimitSupport;
-use crate::spec::LimitKind;
+use crate::spec::{Isolation, LimitKind, Limits};
 
 /// The limits that the engine and its host support.
 #[derive(Debug, Clone, Default)]
@@ -27,11 +31,11 @@ impl HostLimits {
     /// Reads the supported limits from the engine's info.
     pub(super) fn of(info: &SystemInfo, no_disk: Option<String>, open_files: u64) -> Self {
         let without = |there: Option<bool>, what: &str| {
-            (there != Some(true)).then(|| format!("the engine's host has no control group for {what}"))
+            (there != Some(true)).then(|| format!("the engine's host has no cgroup controller for {what}"))
         };
         Self {
             no_memory: without(info.memory_limit, "memory"),
-            no_cpu: without(info.cpu_cfs_quota, "processor time"),
+            no_cpu: without(info.cpu_cfs_quota, "CPU time"),
             no_pids: without(info.pids_limit, "processes"),
             no_disk,
             open_files,
@@ -60,10 +64,17 @@ impl LimitSupport for HostLimits {
     }
 }
 
+#[async_trait]
+impl Admission for DockerBackend {
+    async fn check_limits(&self, limits: &Limits, _: Isolation) -> Result<(), SandboxError> {
+        self.ready().await?.offer.plan(limits).map(drop)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spec::{Limit, Limits};
+    use crate::spec::Limit;
 
     #[test]
     fn unsupported_engine_limits_are_not_promised() {

@@ -4,7 +4,10 @@
 //! backend keeps no state about sandboxes: it queries the engine by labels. If the engine sees the server's files, a
 //! sandbox gets a sized disk from this server and a socket; otherwise it gets volumes of the engine and a relay.
 
+mod checks;
+mod cleanup;
 mod config;
+mod connect;
 mod container;
 mod create;
 mod destroy;
@@ -14,9 +17,9 @@ mod freeze;
 mod home;
 mod image;
 mod image_files;
+mod images;
 mod layout;
 mod limits;
-mod link;
 mod list;
 mod locality;
 mod named_containers;
@@ -40,16 +43,12 @@ use tokio::sync::{Mutex, OnceCell};
 use self::layout::Layout;
 use self::limits::HostLimits;
 use self::locality::Locality;
-use crate::error::SandboxError;
-use crate::limits::{LimitSupport as _, host_open_files_share};
+use crate::error::{SandboxError, failed};
+use crate::host::disk::{DiskPools, disk_obstacle};
+use crate::host::limits::host_open_files_share;
 use crate::locks::Locks;
-use crate::namespace::disk::DiskPools;
-use crate::namespace::layout::failed;
-use crate::namespace::preflight::disk_obstacle;
-use crate::spec::{
-    BackendKind, Capabilities, Check, Image, Isolation, Limits, Observed, SandboxId, SandboxSpec,
-};
-use crate::{Backend, Freezer, GuestStream, HOST_IMAGE};
+use crate::spec::{BackendKind, Capabilities, Check, Observed, SandboxId, SandboxSpec};
+use crate::{Admission, Backend, Cleanup, Engine, Freezer, GuestStream, Images};
 
 pub use config::{DockerConfig, LinkChoice, Pull};
 
@@ -89,7 +88,7 @@ impl DockerBackend {
         let layout = Layout::prepare(&config.state_dir)?;
         let backend = Self::with_layout(config, layout);
         backend.inner.disks.remove_leftovers();
-        destroy::empty_trash(&backend.inner);
+        cleanup::empty_trash(&backend.inner);
         Ok(backend)
     }
 
@@ -124,7 +123,7 @@ impl DockerBackend {
         let info =
             info.map_err(|error| engine::explain(&inner.config, "asking what the engine can do", error))?;
         if let Err(error) = prepare::remove_unfinished(inner, &client).await {
-            tracing::warn!(error = %error, "what an earlier server did not finish is left in the engine");
+            tracing::warn!(error = %error, "cannot remove leftovers of an earlier server from the engine");
         }
         let locality = locality::find(&client, &info, &inner.config.host, &inner.layout).await;
         let offer = match &locality {
@@ -163,19 +162,12 @@ impl Backend for DockerBackend {
         preflight::preflight(self).await
     }
 
-    async fn ping(&self) -> Result<(), SandboxError> {
-        let answer = self.ready().await?.client.ping().await;
-        let doing = "asking whether it is there";
-        answer.map(drop).map_err(|error| engine::explain(&self.inner.config, doing, error))
-    }
-
     async fn checks(&self) -> Vec<Check> {
-        preflight::checks(self).await
+        checks::checks(self).await
     }
 
     async fn create(&self, id: SandboxId, spec: &SandboxSpec) -> Result<(), SandboxError> {
-        let turn = self.locks.turn(id).await;
-        create::create(self, id, spec, turn).await
+        create::create(self, id, spec).await
     }
 
     async fn observe(&self, id: SandboxId) -> Result<Observed, SandboxError> {
@@ -187,46 +179,30 @@ impl Backend for DockerBackend {
     }
 
     async fn connect(&self, id: SandboxId) -> Result<GuestStream, SandboxError> {
-        link::connect(&self.inner, self.ready().await?, id).await
+        connect::connect(&self.inner, self.ready().await?, id).await
     }
 
     async fn destroy(&self, id: SandboxId) -> Result<(), SandboxError> {
-        let _turn = self.locks.turn(id).await;
-        destroy::destroy(self, self.ready().await?, id).await
-    }
-
-    async fn images(&self) -> Result<Vec<String>, SandboxError> {
-        image::names(&self.inner, self.ready().await?).await
-    }
-
-    async fn has_image(&self, name: &str) -> Result<bool, SandboxError> {
-        match image::reference(&self.inner, &Image::Named(name.to_owned())) {
-            Ok(reference) if name != HOST_IMAGE => {
-                image::is_available(&self.inner, self.ready().await?, &reference).await
-            }
-            _ => Ok(false),
-        }
-    }
-
-    fn image_remedy(&self, name: &str) -> Option<String> {
-        Some(image::remedy(name))
-    }
-
-    async fn check_limits(&self, limits: &Limits, _: Isolation) -> Result<(), SandboxError> {
-        self.ready().await?.offer.plan(limits).map(drop)
-    }
-
-    async fn settle(&self) -> Result<(), SandboxError> {
-        if let Some(ready) = self.ready.get() {
-            // Held while an image is prepared, so this waits for running preparations.
-            let _nobody = self.inner.images.lock().await;
-            let removed = prepare::remove_unfinished(&self.inner, &ready.client).await;
-            removed.map_err(|error| engine::explain(&self.inner.config, "removing containers", error))?;
-        }
-        self.blocking(destroy::empty_trash_now).await
+        destroy::destroy(self, id).await
     }
 
     fn freezer(&self) -> Option<&dyn Freezer> {
+        Some(self)
+    }
+
+    fn images(&self) -> Option<&dyn Images> {
+        Some(self)
+    }
+
+    fn engine(&self) -> Option<&dyn Engine> {
+        Some(self)
+    }
+
+    fn admission(&self) -> Option<&dyn Admission> {
+        Some(self)
+    }
+
+    fn cleanup(&self) -> Option<&dyn Cleanup> {
         Some(self)
     }
 }

@@ -41,7 +41,7 @@ pub(super) async fn observe(inner: &Inner, ready: &Ready, id: SandboxId) -> Resu
         labels.get(UNENFORCED_LABEL).and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
     let phase = phase_of(&state);
     let usage = match phase {
-        Phase::Running => usage(ready, id, &state, found.id.as_deref()).await,
+        Phase::Ready => usage(ready, id, &state, found.id.as_deref()).await,
         _ => Usage { oom_kills: u64::from(state.oom_killed == Some(true)), ..Usage::default() },
     };
     let unenforced = unenforced.into_iter().map(|entry| (entry.limit, entry.why)).collect();
@@ -55,8 +55,8 @@ fn ended(reason: EndReason, detail: String) -> Phase {
 fn phase_of(state: &ContainerState) -> Phase {
     use ContainerStateStatusEnum as Status;
     match state.status {
-        Some(Status::CREATED) => Phase::Starting,
-        Some(Status::RUNNING | Status::PAUSED | Status::RESTARTING) => Phase::Running,
+        Some(Status::CREATED) => Phase::Starting { message: "the engine is starting the container".into() },
+        Some(Status::RUNNING | Status::PAUSED | Status::RESTARTING) => Phase::Ready,
         _ => explain(state),
     }
 }
@@ -64,15 +64,15 @@ fn phase_of(state: &ContainerState) -> Phase {
 fn explain(state: &ContainerState) -> Phase {
     let said = state.error.as_deref().unwrap_or_default();
     if state.started_at.as_deref().is_none_or(|time| time.is_empty() || time.starts_with(NEVER)) {
-        return ended(EndReason::NotStarted, format!("the engine could not start it: {said}"));
+        return ended(EndReason::NotStarted, format!("the engine could not start the container: {said}"));
     }
     let code = state.exit_code.unwrap_or_default();
     match code - SIGNAL_BASE {
         SIGKILL if state.oom_killed == Some(true) => ended(
             EndReason::OutOfMemory,
-            "the kernel ended the guest because the sandbox's memory was used up".into(),
+            "the kernel killed the guest because the sandbox was out of memory".into(),
         ),
-        signal @ 1..=64 => ended(EndReason::Lost, format!("signal {signal} ended the guest")),
+        signal @ 1..=64 => ended(EndReason::Lost, format!("the guest was killed by signal {signal}")),
         _ => ended(EndReason::Lost, format!("the guest exited with code {code}")),
     }
 }
@@ -181,7 +181,7 @@ mod tests {
         };
         let started = "2026-01-01T00:00:00Z";
         assert_eq!(reason(&state(137, true, started)).0, EndReason::OutOfMemory);
-        assert_eq!(reason(&state(137, false, started)).1, "signal 9 ended the guest");
+        assert_eq!(reason(&state(137, false, started)).1, "the guest was killed by signal 9");
         assert_eq!(reason(&state(1, true, started)).1, "the guest exited with code 1");
         let (kind, detail) = reason(&state(128, false, "0001-01-01T00:00:00Z"));
         assert_eq!(kind, EndReason::NotStarted);

@@ -9,10 +9,9 @@ use bollard::models::{Mount, MountType};
 
 use super::image_files::{self, BUNDLE};
 use super::{Inner, image};
-use crate::error::SandboxError;
-use crate::java_store::{STORE, java_store};
-use crate::namespace::layout::failed;
-use crate::namespace::own_ca::browser_policy;
+use crate::error::{SandboxError, failed};
+use crate::host::certificates::browser_policy;
+use crate::host::java_store::{STORE, java_store};
 use crate::spec::SandboxId;
 
 /// The browser's policy file in the container.

@@ -21,8 +21,7 @@ use super::image::{HOME, Prepared};
 use super::image_files::{self, Additions};
 use super::layout::{self, GUEST_PROGRAM, SANDBOX_LABEL, SERVER_LABEL};
 use super::{Inner, named_containers};
-use crate::error::SandboxError;
-use crate::namespace::layout::failed;
+use crate::error::{SandboxError, failed};
 
 /// Repository of the prepared images.
 pub(super) const REPOSITORY: &str = "caisson-prepared";
@@ -60,7 +59,7 @@ impl Preparation {
     /// ends midway.
     pub(super) async fn make(&self) -> Result<(), SandboxError> {
         let Self { inner, client, reference, .. } = self;
-        tracing::info!(reference, "preparing an image for sandboxes, once");
+        tracing::info!(reference, "preparing an image for sandboxes");
         let body = ContainerCreateBody {
             image: Some(self.base.clone()),
             entrypoint: Some(vec![GUEST_PROGRAM.to_owned()]),
@@ -100,7 +99,7 @@ impl Preparation {
             .container(container)
             .repo(REPOSITORY)
             .tag(&layout::image_tag(&inner.layout.server, &self.key))
-            .comment("made ready for sandboxes by caisson")
+            .comment("prepared for sandboxes by caisson")
             .pause(false)
             .build();
         let config = ContainerConfig { labels: Some(self.labels()), ..ContainerConfig::default() };
@@ -194,7 +193,7 @@ async fn download(
     while let Some(piece) = pieces.next().await {
         match piece {
             Ok(piece) if bytes.len() + piece.len() > max_bytes => {
-                tracing::warn!(path, "too large in the image to be taken over");
+                tracing::warn!(path, "file in the image is too large, using a minimal one");
                 return Ok(None);
             }
             Ok(piece) => bytes.extend_from_slice(&piece),

@@ -11,7 +11,7 @@ use std::sync::LazyLock;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::namespace::seccomp::{Rules, rules};
+use crate::host::seccomp::{Rules, rules};
 
 const EPERM: i32 = 1;
 const ENOSYS: i32 = 38;
@@ -149,7 +149,7 @@ fn make(rules: Rules) -> Result<String, String> {
         let includes = match group.only.as_deref() {
             None => json!({}),
             Some("x86_64") => json!({"arches": ["amd64"]}),
-            Some(other) => return Err(format!("the processor {other} is not known")),
+            Some(other) => return Err(format!("unknown CPU architecture {other}")),
         };
         let (with, without): (Vec<_>, Vec<_>) =
             group.syscalls.into_iter().partition(|name| conditional.contains_key(name));

@@ -17,12 +17,14 @@ use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::Receiver;
 
 use super::landlock_only::{self, HOW_TO_OPT_IN};
-use super::layout::{failed, make_private_directory};
 use super::users::Obstacle;
 use super::{
-    Inner, UseNamespaces, destroy, disk, host_disk, launcher_process, own_ca, preflight, probe, seccomp,
+    Inner, NamespaceBackend, UseNamespaces, apparmor, destroy, disk_monitor, launcher_process, own_ca, probe,
+    seccomp,
 };
-use crate::error::SandboxError;
+use crate::error::{SandboxError, failed};
+use crate::host::directories::make_private_directory;
+use crate::host::disk;
 use crate::limits::{LimitSupport as _, Plan, Unenforced};
 use crate::spec::{Image, Isolation, Limits, SandboxId, SandboxSpec};
 
@@ -53,15 +55,37 @@ fn namespaces() -> Isolation {
 }
 
 /// A sandbox that its launcher is setting up.
-pub(super) struct PendingSandbox {
+struct PendingSandbox {
     /// The network namespace lent by this server, held open until the sandbox runs.
-    pub(super) network: Option<OwnedFd>,
+    network: Option<OwnedFd>,
     /// Where the launcher writes its one-line report.
-    pub(super) answer: PipeReader,
+    answer: PipeReader,
+}
+
+/// Creates a sandbox, or finds it already created. Returns when its guest runs, or when it is clear that it never will.
+/// A sandbox that could not be started is removed.
+pub(super) async fn create(
+    backend: &NamespaceBackend,
+    id: SandboxId,
+    spec: &SandboxSpec,
+) -> Result<(), SandboxError> {
+    let turn = backend.locks.turn(id).await;
+    let (backend, spec, asked) = (backend.clone(), spec.clone(), spec.isolation);
+    let made = async move {
+        let pending = backend.blocking(move |inner| start_launcher(inner, id, &spec)).await?;
+        let Some(PendingSandbox { network, answer }) = pending else { return Ok(()) };
+        let Err(error) = wait(&backend.inner, id, answer).await else { return Ok(()) };
+        let clean_up = move |inner: &Inner| {
+            drop(network);
+            Ok(clean_up_failed_start(inner, id, asked, error))
+        };
+        Err(backend.blocking(clean_up).await?)
+    };
+    turn.run_to_completion(made).await
 }
 
 /// Validates the spec, creates directory and disk, and starts a launcher. `None` if the sandbox is already running.
-pub(super) fn start_launcher(
+fn start_launcher(
     inner: &Inner,
     id: SandboxId,
     spec: &SandboxSpec,
@@ -135,19 +159,19 @@ fn no_namespaces(inner: &Inner) -> SandboxError {
         None => format!("{remedy}, or {HOW_TO_OPT_IN}"),
         Some(_) => remedy.clone(),
     };
-    SandboxError::HostUnsupported { what: format!("this host gives no namespaces: {found}"), remedy }
+    SandboxError::HostUnsupported { what: format!("this host does not allow namespaces: {found}"), remedy }
 }
 
 /// Cleans up after a failed start, and returns the most helpful error.
-pub(super) fn clean_up_failed_start(
+fn clean_up_failed_start(
     inner: &Inner,
     id: SandboxId,
     asked: Isolation,
     error: SandboxError,
 ) -> SandboxError {
-    if let Err(left) = destroy::destroy(inner, id) {
+    if let Err(left) = destroy::remove(inner, id) {
         // The caller needs the first error. The remains are found again by their directory.
-        tracing::warn!(sandbox = %id, error = &left as &dyn std::error::Error, "a sandbox that never ran is not gone yet");
+        tracing::warn!(sandbox = %id, error = &left as &dyn std::error::Error, "a sandbox that failed to start is not removed yet");
     }
     let is_for_namespaces = asked > Isolation::Landlock && matches!(error, SandboxError::Setup { .. });
     if is_for_namespaces && probe::namespaces(inner).is_err() { no_namespaces(inner) } else { error }
@@ -161,8 +185,8 @@ fn refuse_images(spec: &SandboxSpec) -> Result<(), SandboxError> {
         Image::Directory(path) => return Err(SandboxError::NoImage(path.display().to_string())),
     };
     Err(SandboxError::HostUnsupported {
-        what: format!("the image {image} needs a root of its own, and there are no namespaces"),
-        remedy: "ask for the image \"host\": the programs of this host are used then".into(),
+        what: format!("the image {image} needs its own root, which needs namespaces"),
+        remedy: "use the image \"host\", which uses the programs of this host".into(),
     })
 }
 
@@ -204,12 +228,12 @@ fn is_running_already(inner: &Inner, id: SandboxId, directory: &Path) -> Result<
         match (alive && !has_ended, ran) {
             (true, true) => return Ok(true),
             (false, true) => {
-                let why = "it has ended and must be destroyed before it can be made again".into();
+                let why = "it has ended and must be destroyed before it can be created again".into();
                 return Err(SandboxError::NotRunning { id, why });
             }
             (true, false) if Instant::now() < end => std::thread::sleep(Duration::from_millis(1)),
             (_, false) => {
-                destroy::destroy(inner, id)?;
+                destroy::remove(inner, id)?;
                 return Ok(false);
             }
         }
@@ -271,7 +295,7 @@ fn make_disk(inner: &Inner, plan: &Plan, directory: &Path) -> Result<Disk, Sandb
     if let Some(mib) = plan.disk_mib {
         let image = directory.join(disk::DISK_FILE);
         let _turn = inner.making_disk.lock().unwrap_or_else(PoisonError::into_inner);
-        host_disk::check_room(inner, mib)?;
+        disk_monitor::check_room(inner, mib)?;
         inner.disks.take(mib, &image)?;
         return Ok(Disk::Image(image));
     }
@@ -303,7 +327,7 @@ fn describe(
         limits: plan.launch_limits(),
         seccomp: seccomp.to_owned(),
         writable: WRITABLE.map(String::from).to_vec(),
-        apparmor_profile: preflight::apparmor_profile(),
+        apparmor_profile: apparmor::profile(),
         trace: config.trace,
         seal: Seal::Namespaces,
         file_audit: config.file_audit,
@@ -314,7 +338,7 @@ fn describe(
 fn no_filter(why: &str) -> SandboxError {
     SandboxError::HostUnsupported {
         what: format!("the seccomp filter cannot be compiled: {why}"),
-        remedy: "use a supported processor".into(),
+        remedy: "use a supported CPU architecture".into(),
     }
 }
 
@@ -364,25 +388,31 @@ fn guest_arguments(users: &Users, egress_port: u16) -> Vec<String> {
 }
 
 /// Waits for the launcher's one-line report.
-pub(super) async fn wait(inner: &Inner, id: SandboxId, answer: PipeReader) -> Result<(), SandboxError> {
+async fn wait(inner: &Inner, id: SandboxId, answer: PipeReader) -> Result<(), SandboxError> {
     let setup =
         |step: &str, source: io::Error| SandboxError::Setup { id, step: step.into(), source: Some(source) };
     let output = Receiver::from_owned_fd(answer.into())
-        .map_err(|source| setup("hearing from the launcher", source))?;
+        .map_err(|source| setup("receiving from the launcher", source))?;
     let mut answer = Vec::new();
     let read = async { output.take(REPORT_BYTES).read_to_end(&mut answer).await };
     match tokio::time::timeout(inner.config.start_timeout, read).await {
-        Ok(result) => result.map_err(|source| setup("hearing from the launcher", source))?,
+        Ok(result) => result.map_err(|source| setup("receiving from the launcher", source))?,
         Err(_) => return Err(setup("waiting for the launcher", io::ErrorKind::TimedOut.into())),
     };
     match serde_json::from_slice(&answer) {
         Ok(Report::Ready) => Ok(()),
+        Ok(Report::ReadyWithoutFileAudit { cause, errno }) => {
+            inner.missing_file_lists.warn(&cause, errno);
+            Ok(())
+        }
         Ok(Report::Failed { step, cause, errno }) => {
             let source = errno.map_or_else(|| io::Error::other(cause), io::Error::from_raw_os_error);
             Err(SandboxError::Setup { id, step, source: Some(source) })
         }
-        Err(_) => {
-            Err(SandboxError::Setup { id, step: "the launcher ended without a word".into(), source: None })
-        }
+        Err(_) => Err(SandboxError::Setup {
+            id,
+            step: "the launcher exited without a message".into(),
+            source: None,
+        }),
     }
 }

@@ -23,7 +23,7 @@ async fn set(backend: &NamespaceBackend, id: SandboxId, wanted: Frozen) -> Resul
     let change = move |inner: &super::Inner| {
         let group = create::group(inner, id).filter(|group| group.directories().iter().all(|d| d.exists()));
         let Some(group) = group else {
-            return Err(SandboxError::NotRunning { id, why: "it has no control group".into() });
+            return Err(SandboxError::NotRunning { id, why: "it has no cgroup".into() });
         };
         group
             .set_frozen(wanted, inner.config.stop_timeout)

@@ -16,10 +16,10 @@ use std::sync::{Mutex, PoisonError};
 use launcher::spec::{Bind, Root};
 use serde::Deserialize;
 
-use super::layout::failed;
 use super::old_layers::mark_used;
-use crate::error::SandboxError;
-use crate::java_store::{STORE, java_store};
+use crate::error::{SandboxError, failed};
+use crate::host::disk::Owners;
+use crate::host::java_store::{STORE, java_store};
 
 const SOURCE: &str = include_str!("host_image.json");
 /// The CA bundle of a sandbox, relative to its root.
@@ -55,15 +55,6 @@ struct Entry {
 struct TextFile {
     path: String,
     lines: Vec<String>,
-}
-
-/// Who owns the agent's directories.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Owners {
-    /// The users in the recipe: the server is root, and mounts map ids.
-    AsInside,
-    /// The server's user: the launcher changes the owner inside the sandbox.
-    Server,
 }
 
 /// Increase when the way skeletons are built changes.

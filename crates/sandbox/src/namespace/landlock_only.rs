@@ -4,18 +4,19 @@
 //! of its own. `docs/isolation.md` says what this protects against and what it does not.
 
 use std::fs;
+use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use launcher::spec::{LANDLOCK_ONLY_DIRECTORIES, LISTEN_FD, LandlockOnly, PROXY_FD, STATE_FD};
 use launcher::{MIN_LANDLOCK_ABI, landlock_version, process_mark};
 
-use super::host_image::Owners;
-use super::layout::{failed, make_private_directory};
 use super::users::Obstacle;
 use super::{Inner, host_image, own_ca};
-use crate::error::SandboxError;
-use crate::java_store::java_store;
+use crate::error::{SandboxError, failed};
+use crate::host::directories::make_private_directory;
+use crate::host::disk::Owners;
+use crate::host::java_store::java_store;
 use crate::spec::{SandboxId, SandboxSpec};
 
 /// The devices that every user of the host may use.
@@ -31,7 +32,7 @@ const STORE: &str = "cacerts";
 pub(super) const TRASH_PREFIX: &str = "trash-";
 
 /// How to request such a sandbox; part of error messages.
-pub(super) const HOW_TO_OPT_IN: &str = "accept sandboxes without namespaces by name: `\"isolation\": \"landlock\"` in the \
+pub(super) const HOW_TO_OPT_IN: &str = "accept sandboxes without namespaces: `\"isolation\": \"landlock\"` in the \
     request, `--isolation landlock` on the command line, or `isolation = \"landlock\"` below `[sandbox]` in the configuration (docs/isolation.md says what they lack)";
 
 /// Why the host cannot run such sandboxes; `None` if it can.
@@ -39,17 +40,15 @@ pub(super) fn obstacle(inner: &Inner) -> Option<Obstacle> {
     let version = landlock_version();
     if version < MIN_LANDLOCK_ABI {
         return Some(Obstacle {
-            found: format!("Landlock {version}, and {MIN_LANDLOCK_ABI} is needed to keep signals in"),
+            found: format!("Landlock {version}, but restricting signals needs {MIN_LANDLOCK_ABI}"),
             remedy: "use Linux 6.12 or newer, with landlock in its lsm= parameter".into(),
         });
     }
     let first_uid = inner.config.first_uid;
     if inner.identity.owners() == Owners::AsInside && !has_user(first_uid) {
         return Some(Obstacle {
-            found: format!(
-                "user {first_uid}, which the first sandbox would have, does not exist in this container"
-            ),
-            remedy: "set first_uid below [sandbox] to an id that /proc/self/uid_map has".into(),
+            found: format!("user id {first_uid} of the first sandbox does not exist in this container"),
+            remedy: "set first_uid in [namespace] to an id listed in /proc/self/uid_map".into(),
         });
     }
     None
@@ -83,7 +82,7 @@ pub(super) fn prepare(
 ) -> Result<LandlockOnly, SandboxError> {
     let tree = tree(inner, id);
     if inner.identity.owners() == Owners::AsInside {
-        open_landlock_only_dir(&inner.config.landlock_only_dir)?;
+        make_tree(&inner.config.landlock_only_dir, &tree)?;
     }
     for name in LANDLOCK_ONLY_DIRECTORIES {
         make_private_directory(&tree.join(name))?;
@@ -108,11 +107,33 @@ pub(super) fn prepare(
     })
 }
 
-/// Opens the parent folder of the trees: everybody may traverse it, only root may list or write it.
+/// Creates the root of a tree. A run that ends may remove its empty parent folder at any time.
+fn make_tree(parent: &Path, tree: &Path) -> Result<(), SandboxError> {
+    loop {
+        open_landlock_only_dir(parent)?;
+        match fs::DirBuilder::new().mode(0o700).create(tree) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(failed("making", tree, error));
+            }
+            // If the parent was removed after the first check, another user may have created it. Now that it has an
+            // entry, it stays.
+            _ => return open_landlock_only_dir(parent),
+        }
+    }
+}
+
+/// Opens the parent folder of the trees: every user may traverse it, only root may list or write it.
 fn open_landlock_only_dir(path: &Path) -> Result<(), SandboxError> {
-    let made = fs::DirBuilder::new().recursive(true).mode(0o711).create(path);
-    made.map_err(|source| failed("making", path, source))?;
-    let metadata = fs::symlink_metadata(path).map_err(|source| failed("looking at", path, source))?;
+    let metadata = loop {
+        let made = fs::DirBuilder::new().recursive(true).mode(0o711).create(path);
+        made.map_err(|source| failed("making", path, source))?;
+        match fs::symlink_metadata(path) {
+            // A run that has ended has just removed it.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            found => break found.map_err(|source| failed("looking at", path, source))?,
+        }
+    };
     if metadata.is_dir()
         && metadata.uid() == rustix::process::geteuid().as_raw()
         && metadata.mode() & 0o022 == 0
@@ -120,7 +141,7 @@ fn open_landlock_only_dir(path: &Path) -> Result<(), SandboxError> {
         return Ok(());
     }
     Err(SandboxError::HostUnsupported {
-        what: format!("{} belongs to another user, or others may write to it", path.display()),
+        what: format!("{} belongs to another user, or other users may write to it", path.display()),
         remedy: "remove it".into(),
     })
 }

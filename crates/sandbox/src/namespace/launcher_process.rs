@@ -96,7 +96,7 @@ pub(super) fn run_once(
             let source = errno.map_or_else(|| io::Error::other(cause), io::Error::from_raw_os_error);
             LaunchError::new(step, source)
         }
-        _ => LaunchError::new("asking the launcher", io::Error::other("it ended without a word")),
+        _ => LaunchError::new("asking the launcher", io::Error::other("it exited without a message")),
     }))
 }
 

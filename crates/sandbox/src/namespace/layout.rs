@@ -1,12 +1,11 @@
 //! Paths on the server's disk. A sandbox is found again by its directory's name alone.
 
 use std::fs;
-use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::error::SandboxError;
-use crate::ext4_spread::spread_children;
+use crate::error::{SandboxError, failed};
+use crate::host::directories::{make_private_directory, spread_children};
 use crate::spec::SandboxId;
 
 /// Paths of one server.
@@ -101,15 +100,6 @@ pub fn check_run_folder(path: &Path) -> Result<(), SandboxError> {
     check_parent_ownership(&above.join("new"), path)
 }
 
-/// Creates a directory and its parents, accessible only to the owner.
-pub(crate) fn make_private_directory(path: &Path) -> Result<(), SandboxError> {
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(path)
-        .map_err(|source| failed("making", path, source))
-}
-
 /// In `/tmp`, another user may have created the socket folder or one of its parents. Refuses such folders.
 fn check_ownership(path: &Path) -> Result<(), SandboxError> {
     let (owner, mode) = owner_and_mode(path)?;
@@ -140,14 +130,9 @@ fn owner_and_mode(path: &Path) -> Result<(u32, u32), SandboxError> {
 
 fn ownership_error(path: &Path) -> SandboxError {
     SandboxError::HostUnsupported {
-        what: format!("{} belongs to another user, or others may replace it", path.display()),
+        what: format!("{} belongs to another user, or other users may replace it", path.display()),
         remedy: "choose another run directory (--run-dir FOLDER)".into(),
     }
-}
-
-/// An error that names the operation and the path.
-pub(crate) fn failed(doing: &str, path: &Path, source: io::Error) -> SandboxError {
-    SandboxError::Io { doing: format!("{doing} {}", path.display()), source }
 }
 
 #[cfg(test)]

@@ -1,10 +1,18 @@
 //! Which limits this host can enforce.
 
-use launcher::LaunchLimits;
+use async_trait::async_trait;
 use launcher::cgroup::{Controller, Hierarchy};
+use launcher::{LaunchLimits, delegation};
+use rustix::process::{Resource, getrlimit};
 
+use super::users::Identity;
+use super::{NamespaceBackend, NamespaceConfig, create};
+use crate::Admission;
+use crate::error::SandboxError;
+use crate::host::disk::{Owners, disk_obstacle};
+use crate::host::limits::host_open_files_share;
 use crate::limits::{LimitSupport, Plan};
-use crate::spec::LimitKind;
+use crate::spec::{Isolation, LimitKind, Limits};
 
 /// The limits that the host supports.
 #[derive(Debug, Clone)]
@@ -20,6 +28,46 @@ pub(super) struct HostLimits {
     pub(super) open_files: u64,
     /// The maximum number of open files of all processes of a sandbox together, if the host has a system-wide limit.
     pub(super) host_open_files_share: Option<u64>,
+}
+
+impl HostLimits {
+    /// What the host supports for sandboxes with namespaces.
+    pub(super) fn find(config: &NamespaceConfig, identity: &Identity) -> Self {
+        let open_files = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+        let (found, no_groups, no_disks) = match identity.owners() {
+            Owners::AsInside => (Hierarchy::find(), None, disk_obstacle()),
+            Owners::Server => (
+                delegation::find(),
+                Some("no cgroup is delegated to this user".into()),
+                Some("loop devices need root".into()),
+            ),
+        };
+        let hierarchy = found.filter(|hierarchy| match hierarchy.prepare_parent(&config.cgroup_parent) {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::warn!(step = error.step, error = %error.source, "cannot use cgroups");
+                false
+            }
+        });
+        let no_groups = no_groups.filter(|_| hierarchy.is_none());
+        let host_open_files_share = host_open_files_share();
+        Self { hierarchy, no_groups, no_disks, no_pids: None, open_files, host_open_files_share }
+    }
+
+    /// What it supports for sandboxes without namespaces.
+    pub(super) fn without_namespaces(&self, identity: &Identity) -> Self {
+        let each = "without a cgroup only single processes can be limited";
+        let shared = "the kernel counts them together with all other processes of this user";
+        let has_groups = self.hierarchy.is_some();
+        Self {
+            hierarchy: self.hierarchy.clone(),
+            no_groups: (!has_groups).then(|| each.into()),
+            no_disks: Some("sandbox disks need a mount namespace".into()),
+            no_pids: (!has_groups && identity.owners() == Owners::Server).then(|| shared.into()),
+            open_files: self.open_files,
+            host_open_files_share: self.host_open_files_share,
+        }
+    }
 }
 
 impl Plan {
@@ -46,7 +94,7 @@ impl LimitSupport for HostLimits {
             LimitKind::Disk => return self.no_disks.clone(),
         };
         let controllers = self.hierarchy.as_ref().map(Hierarchy::controllers).unwrap_or_default();
-        let missing = || format!("the host has no {} control group for it", controller.name());
+        let missing = || format!("the host has no {} cgroup controller for it", controller.name());
         (!controllers.contains(&controller)).then(|| self.no_groups.clone().unwrap_or_else(missing))
     }
 
@@ -56,6 +104,14 @@ impl LimitSupport for HostLimits {
 
     fn max_total_open_files(&self) -> Option<u64> {
         self.host_open_files_share
+    }
+}
+
+#[async_trait]
+impl Admission for NamespaceBackend {
+    async fn check_limits(&self, limits: &Limits, isolation: Isolation) -> Result<(), SandboxError> {
+        let limits = *limits;
+        self.blocking(move |inner| create::check_limits(inner, &limits, isolation)).await
     }
 }
 
@@ -75,7 +131,7 @@ mod tests {
             host_open_files_share: None,
         };
         assert_eq!(offer.enforced(), [LimitKind::Memory, LimitKind::Pids, LimitKind::OpenFiles]);
-        assert!(offer.obstacle(LimitKind::Cpu).unwrap().contains("cpu control group"));
+        assert!(offer.obstacle(LimitKind::Cpu).unwrap().contains("no cpu cgroup controller"));
         let without = HostLimits { hierarchy: None, no_groups: Some("not delegated".into()), ..offer };
         assert_eq!(without.obstacle(LimitKind::Memory).unwrap(), "not delegated");
     }

@@ -4,27 +4,32 @@
 //! namespaces, is the parent of the guest, and outlives the server. The backend keeps no state about sandboxes in
 //! memory: it reads everything from the directory.
 
+mod apparmor;
+mod checks;
+mod cleanup;
 mod config;
+mod connect;
 mod create;
-pub(crate) mod destroy;
-pub(crate) mod disk;
-mod file_access_log;
+mod destroy;
+mod disk_monitor;
+mod file_audit;
 mod freeze;
-mod host_disk;
 mod host_image;
+mod images;
 mod landlock_only;
 mod launcher_process;
-pub(crate) mod layout;
+mod layout;
 mod limits;
+mod list;
 mod named_image;
 mod network_pool;
 mod observe;
 mod old_cgroups;
 mod old_layers;
-pub(crate) mod own_ca;
-pub(crate) mod preflight;
+mod own_ca;
+mod preflight;
 mod probe;
-pub(crate) mod seccomp;
+mod seccomp;
 mod standby;
 mod users;
 
@@ -33,25 +38,21 @@ use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use tokio::net::UnixStream;
 
-use self::create::PendingSandbox;
-use self::disk::DiskPools;
+use self::file_audit::FileListWarning;
 use self::host_image::HostImages;
-use self::layout::{Layout, failed};
+use self::layout::Layout;
 use self::limits::HostLimits;
 use self::named_image::{AgentUser, NamedImages};
 use self::network_pool::{NetworkPool, REST};
 use self::standby::Standby;
 use self::users::Identity;
-use crate::background::Background;
 use crate::error::SandboxError;
+use crate::host::background::Background;
+use crate::host::disk::DiskPools;
 use crate::locks::Locks;
-use crate::spec::{
-    BackendKind, Capabilities, Check, DiskState, HostDisk, Image, Isolation, LimitKind, Limits, Observed,
-    SandboxId, SandboxSpec,
-};
-use crate::{Backend, Freezer, GuestStream, HOST_IMAGE};
+use crate::spec::{BackendKind, Capabilities, Check, Observed, SandboxId, SandboxSpec};
+use crate::{Admission, Backend, Cleanup, DiskMonitor, FileAudit, Freezer, GuestStream, Images};
 
 pub use config::{DEFAULT_SLOTS, NamespaceConfig, UseNamespaces};
 pub use launcher::launch_file::LAUNCH_FILE;
@@ -82,6 +83,7 @@ struct Inner {
     /// The supported limits of sandboxes without namespaces.
     landlock_only_limits: HostLimits,
     identity: Identity,
+    missing_file_lists: FileListWarning,
     /// Whether namespaces work on this host, once probed.
     namespaces: std::sync::OnceLock<Result<(), users::Obstacle>>,
 }
@@ -97,7 +99,7 @@ impl NamespaceBackend {
         backend.inner.disks.remove_leftovers();
         old_layers::trash_unused(&backend.inner.layout);
         old_cgroups::sweep(&backend.inner);
-        destroy::empty_trash(&backend.inner);
+        cleanup::empty_trash(&backend.inner);
         Ok(backend)
     }
 
@@ -114,9 +116,9 @@ impl NamespaceBackend {
     fn with_layout(config: NamespaceConfig, layout: Layout) -> Result<Self, SandboxError> {
         layout.prepare()?;
         let identity = Identity::find(&config, &layout);
-        let offer = preflight::offer(&config, &identity);
+        let offer = HostLimits::find(&config, &identity);
         let inner = Arc::new(Inner {
-            landlock_only_limits: preflight::offer_without_namespaces(&offer, &identity),
+            landlock_only_limits: offer.without_namespaces(&identity),
             disks: DiskPools::new(layout.disks(), config.ready_disks),
             standby: Standby::new(config.launcher.clone()),
             networks: NetworkPool::new(REST),
@@ -130,6 +132,7 @@ impl NamespaceBackend {
             ),
             offer,
             identity,
+            missing_file_lists: FileListWarning::default(),
             namespaces: std::sync::OnceLock::new(),
             layout,
             config,
@@ -160,113 +163,50 @@ impl Backend for NamespaceBackend {
     }
 
     async fn checks(&self) -> Vec<Check> {
-        self.blocking(|inner| Ok(preflight::checks(inner))).await.unwrap_or_default()
+        self.blocking(|inner| Ok(checks::checks(inner))).await.unwrap_or_default()
     }
 
     async fn create(&self, id: SandboxId, spec: &SandboxSpec) -> Result<(), SandboxError> {
-        let turn = self.locks.turn(id).await;
-        let (backend, wanted, asked) = (self.clone(), spec.clone(), spec.isolation);
-        let made = async move {
-            let ordered = backend.blocking(move |inner| create::start_launcher(inner, id, &wanted)).await?;
-            let Some(PendingSandbox { network, answer }) = ordered else { return Ok(()) };
-            let Err(error) = create::wait(&backend.inner, id, answer).await else { return Ok(()) };
-            let clean_up_failed_start = move |inner: &Inner| {
-                drop(network);
-                Ok(create::clean_up_failed_start(inner, id, asked, error))
-            };
-            Err(backend.blocking(clean_up_failed_start).await?)
-        };
-        turn.run_to_completion(made).await
+        create::create(self, id, spec).await
     }
 
     async fn observe(&self, id: SandboxId) -> Result<Observed, SandboxError> {
         self.blocking(move |inner| observe::observe(inner, id)).await
     }
 
-    async fn unenforced(&self, id: SandboxId) -> Result<Vec<(LimitKind, String)>, SandboxError> {
-        self.blocking(move |inner| observe::unenforced(inner, id)).await
-    }
-
     async fn list(&self) -> Result<Vec<SandboxId>, SandboxError> {
-        self.blocking(|inner| {
-            let directory = inner.layout.sandboxes();
-            let entries =
-                std::fs::read_dir(&directory).map_err(|source| failed("listing", &directory, source))?;
-            Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
-        })
-        .await
+        self.blocking(list::list).await
     }
 
     async fn connect(&self, id: SandboxId) -> Result<GuestStream, SandboxError> {
-        let socket = self.inner.layout.socket(id)?;
-        match UnixStream::connect(&socket).await {
-            Ok(stream) => Ok(Box::new(stream)),
-            Err(error)
-                if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) =>
-            {
-                Err(SandboxError::NotRunning { id, why: "nobody listens at its socket".into() })
-            }
-            Err(source) => Err(failed("connecting to", &socket, source)),
-        }
+        connect::connect(&self.inner, id).await
     }
 
     async fn destroy(&self, id: SandboxId) -> Result<(), SandboxError> {
-        let turn = self.locks.turn(id).await;
-        let backend = self.clone();
-        turn.run_to_completion(
-            async move { backend.blocking(move |inner| destroy::destroy(inner, id)).await },
-        )
-        .await
-    }
-
-    async fn images(&self) -> Result<Vec<String>, SandboxError> {
-        self.blocking(|inner| {
-            let mut names = vec![HOST_IMAGE.to_owned()];
-            names.extend(inner.named_images.names()?);
-            Ok(names)
-        })
-        .await
-    }
-
-    fn image_version(&self, image: &Image) -> Option<String> {
-        match image {
-            Image::Named(name) => self.inner.named_images.version(name),
-            Image::Host | Image::Directory(_) => None,
-        }
-    }
-
-    async fn check_limits(&self, limits: &Limits, isolation: Isolation) -> Result<(), SandboxError> {
-        let limits = *limits;
-        self.blocking(move |inner| create::check_limits(inner, &limits, isolation)).await
-    }
-
-    async fn settle(&self) -> Result<(), SandboxError> {
-        self.blocking(destroy::empty_trash_now).await
-    }
-
-    fn file_list(&self, id: SandboxId) -> Option<std::path::PathBuf> {
-        let list = self.inner.layout.sandbox(id).join(launcher::spec::FILES_FILE);
-        list.exists().then_some(list)
-    }
-
-    async fn settle_file_list(&self, id: SandboxId) {
-        // If the launcher does not answer, only the newest lines are missing.
-        let _ = self.blocking(move |inner| file_access_log::settle(inner, id)).await;
-    }
-
-    async fn host_disk(&self) -> Result<Option<HostDisk>, SandboxError> {
-        self.blocking(host_disk::measure).await.map(Some)
-    }
-
-    async fn sync_disk(&self, id: SandboxId) -> Result<DiskState, SandboxError> {
-        self.blocking(move |inner| host_disk::sync(inner, id)).await
-    }
-
-    async fn disk_state(&self, id: SandboxId) -> Result<DiskState, SandboxError> {
-        self.blocking(move |inner| host_disk::state(inner, id)).await
+        destroy::destroy(self, id).await
     }
 
     fn freezer(&self) -> Option<&dyn Freezer> {
         self.inner.offer.hierarchy.as_ref().map(|_| self as &dyn Freezer)
+    }
+
+    fn images(&self) -> Option<&dyn Images> {
+        Some(self)
+    }
+
+    fn file_audit(&self) -> Option<&dyn FileAudit> {
+        Some(self)
+    }
+
+    fn disk_monitor(&self) -> Option<&dyn DiskMonitor> {
+        Some(self)
+    }
+
+    fn admission(&self) -> Option<&dyn Admission> {
+        Some(self)
+    }
+
+    fn cleanup(&self) -> Option<&dyn Cleanup> {
+        Some(self)
     }
 }

@@ -17,11 +17,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use launcher::spec::{AGENT_ID, Root, Users};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 
-use super::layout::failed;
 use super::old_layers::mark_used;
 use crate::HOST_IMAGE;
-use crate::error::SandboxError;
-use crate::java_store::{STORE, java_store, pem_bodies};
+use crate::error::{SandboxError, failed};
+use crate::host::certificates::pem_bodies;
+use crate::host::java_store::{STORE, java_store};
 
 /// Name of the root file system in an image's folder.
 pub(super) const ROOT_FOLDER: &str = "rootfs";

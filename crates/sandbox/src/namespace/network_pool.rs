@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use launcher::network::{self, NetworkSnapshot};
 use rustix::process::{Resource, getrlimit};
 
-use crate::background::Background;
+use crate::host::background::Background;
 
 /// The kernel announces a change of multicast membership twice, within a second each.
 pub(super) const REST: Duration = Duration::from_secs(3);
@@ -60,7 +60,7 @@ impl NetworkPool {
             return ready;
         }
         let is_denied = |error: &io::Error| {
-            tracing::debug!(%error, "sandboxes make their networks themselves");
+            tracing::debug!(%error, "sandboxes create their networks themselves");
             self.is_denied.store(error.kind() == io::ErrorKind::PermissionDenied, Ordering::Relaxed);
         };
         network::make().inspect_err(is_denied).ok()

@@ -1,13 +1,12 @@
 //! Observing a sandbox from outside: its launcher's lock, the records on disk, its cgroup.
 
-use launcher::cgroup::{CgroupUsage, Group};
+use launcher::cgroup::Group;
 use launcher::launch_file::LaunchFileContents;
 use launcher::spec::{EndRecord, GuestEnd};
 
 use super::create::Record;
-use super::layout::failed;
 use super::{Inner, launcher_process};
-use crate::error::SandboxError;
+use crate::error::{SandboxError, failed};
 use crate::spec::{EndReason, Ended, LimitKind, Observed, Phase, SandboxId, Usage};
 
 pub(super) fn observe(inner: &Inner, id: SandboxId) -> Result<Observed, SandboxError> {
@@ -29,14 +28,14 @@ pub(super) fn observe(inner: &Inner, id: SandboxId) -> Result<Observed, SandboxE
     let phase = match (owned, ran, ended) {
         _ if is_earlier => Phase::Ended(Ended {
             reason: EndReason::Lost,
-            detail: "it was made by an earlier version of the server, which kept other records".into(),
+            detail: "an earlier, incompatible version of the server created it".into(),
         }),
         (_, true, Some(ended)) => Phase::Ended(explain(&ended)),
-        (true, true, None) => Phase::Running,
-        (true, false, None) => Phase::Starting,
+        (true, true, None) => Phase::Ready,
+        (true, false, None) => Phase::Starting { message: "the launcher is setting up the sandbox".into() },
         (false, true, None) => Phase::Ended(Ended {
             reason: EndReason::Lost,
-            detail: "the launcher was killed, and the sandbox with it".into(),
+            detail: "the launcher and the sandbox were killed".into(),
         }),
         (_, false, _) => Phase::Ended(Ended {
             reason: EndReason::NotStarted,
@@ -44,14 +43,6 @@ pub(super) fn observe(inner: &Inner, id: SandboxId) -> Result<Observed, SandboxE
         }),
     };
     Ok(Observed { phase, usage: usage.into(), unenforced: unenforced_of(record) })
-}
-
-/// The limits that are not enforced for a sandbox, as recorded when it was created.
-pub(super) fn unenforced(inner: &Inner, id: SandboxId) -> Result<Vec<(LimitKind, String)>, SandboxError> {
-    let directory = inner.layout.sandbox(id);
-    let looking = |source| failed("looking at", &directory, source);
-    let text = LaunchFileContents::read(&directory).map_err(looking)?;
-    Ok(unenforced_of(text.map(|text| text.record()).transpose().map_err(looking)?.flatten()))
 }
 
 fn unenforced_of(record: Option<Record>) -> Vec<(LimitKind, String)> {
@@ -64,10 +55,10 @@ fn explain(record: &EndRecord) -> Ended {
     match record.end {
         GuestEnd::Signal(SIGKILL) if record.usage.oom_kills > 0 => Ended {
             reason: EndReason::OutOfMemory,
-            detail: "the kernel ended the guest because the sandbox's memory was used up".into(),
+            detail: "the kernel killed the guest because the sandbox was out of memory".into(),
         },
         GuestEnd::Signal(signal) => {
-            Ended { reason: EndReason::Lost, detail: format!("signal {signal} ended the guest") }
+            Ended { reason: EndReason::Lost, detail: format!("the guest was killed by signal {signal}") }
         }
         GuestEnd::Code(code) => {
             Ended { reason: EndReason::Lost, detail: format!("the guest exited with code {code}") }
@@ -75,16 +66,10 @@ fn explain(record: &EndRecord) -> Ended {
     }
 }
 
-impl From<CgroupUsage> for Usage {
-    fn from(usage: CgroupUsage) -> Self {
-        let CgroupUsage { memory_bytes, memory_peak_bytes, cpu_micros, pids, oom_kills, pids_refused } =
-            usage;
-        Self { memory_bytes, memory_peak_bytes, cpu_micros, pids, oom_kills, pids_refused }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use launcher::cgroup::CgroupUsage;
+
     use super::*;
 
     fn record(end: GuestEnd, oom_kills: u64) -> EndRecord {

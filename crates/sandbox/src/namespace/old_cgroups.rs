@@ -31,7 +31,7 @@ fn remove_empty(parent: &Path, is_over: impl Fn(SandboxId) -> bool) {
     for entry in entries {
         let id = entry.file_name().to_str().and_then(|name| name.parse().ok());
         if id.is_some_and(&is_over) && fs::remove_dir(entry.path()).is_ok() {
-            tracing::debug!(group = %entry.path().display(), "removed an empty control group");
+            tracing::debug!(group = %entry.path().display(), "removed an empty cgroup");
         }
     }
 }

@@ -27,7 +27,7 @@ pub(super) fn mark_used(layer: &Path) -> io::Result<()> {
 /// Moves old layers that belong to no sandbox to the trash. Call this before the first sandbox is created.
 pub(super) fn trash_unused(layout: &Layout) {
     let Ok(used) = used_by_sandboxes(&layout.sandboxes()) else {
-        tracing::info!("layers that nobody uses stay: what a sandbox uses cannot be read");
+        tracing::info!("keeping unused layers: cannot read which layers a sandbox uses");
         return;
     };
     let Ok(entries) = fs::read_dir(layout.images()) else { return };
@@ -44,7 +44,7 @@ pub(super) fn trash_unused(layout: &Layout) {
         }
         let Some(name) = path.file_name() else { continue };
         if let Err(error) = fs::rename(&path, layout.trash().join(name)) {
-            tracing::warn!(path = %path.display(), %error, "a layer that nobody uses stays");
+            tracing::warn!(path = %path.display(), %error, "cannot remove an unused layer");
         }
     }
 }

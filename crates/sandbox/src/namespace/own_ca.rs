@@ -8,11 +8,11 @@ use std::path::Path;
 use launcher::spec::Root;
 
 use super::host_image::BUNDLE;
-use super::layout::failed;
 use super::named_image::BROWSER_POLICIES;
 use super::{Inner, named_image};
-use crate::error::SandboxError;
-use crate::java_store::{STORE, java_store, pem_bodies};
+use crate::error::{SandboxError, failed};
+use crate::host::certificates::browser_policy;
+use crate::host::java_store::{STORE, java_store};
 use crate::spec::{Image, SandboxSpec};
 
 /// The layer's directory in the directory of its sandbox.
@@ -47,11 +47,6 @@ pub(super) fn bundle_with(root: &Path, own: &str) -> String {
     text.push_str(own.trim_end());
     text.push('\n');
     text
-}
-
-/// The policy that makes a Chromium browser trust a certificate.
-pub(crate) fn browser_policy(own: &str) -> String {
-    serde_json::json!({ "CACertificates": pem_bodies(own) }).to_string()
 }
 
 fn build(root: &Path, layer: &Path, own: &str) -> io::Result<()> {

@@ -1,4 +1,4 @@
-//! Probes once what every sandbox needs. The values in `/proc/sys` do not tell: some hosts let anybody create a
+//! Probes once what every sandbox needs. The values in `/proc/sys` do not tell: some hosts let anyone create a
 //! namespace and refuse every mount in it.
 
 use std::fs;
@@ -8,7 +8,7 @@ use launcher::LaunchError;
 use launcher::spec::{Probe, Users};
 
 use super::users::Obstacle;
-use super::{Inner, UseNamespaces, destroy, launcher_process};
+use super::{Inner, UseNamespaces, cleanup, launcher_process};
 
 /// Non-zero if AppArmor denies namespaces to unprivileged users, except to programs whose profile allows them.
 const RESTRICTED_BY_APPARMOR: &str = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns";
@@ -46,7 +46,7 @@ pub(super) fn namespaces(inner: &Inner) -> &Result<(), Obstacle> {
             attempt(inner).map_err(|error| explain(&error, &inner.identity.users, &program, read))
         }
         UseNamespaces::Never => {
-            let (found, remedy) = ("not to be used".into(), "let the server use them".into());
+            let (found, remedy) = ("disabled".into(), "allow the server to use them".into());
             Err(Obstacle { found, remedy })
         }
     })
@@ -61,7 +61,7 @@ fn attempt(inner: &Inner) -> Result<(), LaunchError> {
     let directory = inner.layout.trash().join(format!("probe-{}", std::process::id()));
     let order = Probe { users: inner.identity.users.clone(), directory: directory.clone() };
     let answer = launcher_process::run_once(&inner.config.launcher, "--probe", &order);
-    destroy::discard_probe(inner, &directory);
+    cleanup::discard_probe(inner, &directory);
     match answer {
         Ok(None) => Ok(()),
         Ok(Some(complaint)) => Err(complaint),

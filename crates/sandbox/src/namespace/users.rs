@@ -8,9 +8,9 @@ use launcher::spec::{ID_MAP_PROGRAMS, Slots, Users};
 use rustix::process::geteuid;
 
 use super::NamespaceConfig;
-use super::host_image::Owners;
 use super::layout::Layout;
-use crate::packages;
+use crate::host::disk::Owners;
+use crate::host::packages;
 
 const PASSWD: &str = "/etc/passwd";
 const SUBUID_FILE: &str = "/etc/subuid";
@@ -106,7 +106,7 @@ fn subordinate_ids(
             let first = free_range(&[read(SUBUID_FILE), read(SUBGID_FILE)]);
             let range = format!("{first}-{}", first.saturating_add(SUBORDINATE_ID_COUNT - 1));
             Obstacle {
-                found: format!("{path} lends no ids to {user}"),
+                found: format!("{path} assigns no subordinate ids to {user}"),
                 remedy: format!("usermod --add-subuids {range} --add-subgids {range} {user}"),
             }
         })
@@ -123,7 +123,7 @@ fn user_name(passwd: &str, uid: u32) -> Option<&str> {
     })
 }
 
-/// The first range of the usual size that is not assigned to anybody in these files: two users with the same ids
+/// The first range of the usual size that is not assigned to anyone in these files: two users with the same ids
 /// could kill each other's processes.
 fn free_range(files: &[String]) -> u32 {
     let ranges = files.iter().flat_map(|text| text.lines()).filter_map(|line| {

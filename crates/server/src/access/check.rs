@@ -2,20 +2,19 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Instant;
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use orchestrator::{Actor, JobId, Key, KeyId, Orchestrator, OrchestratorError, Session, Token};
+use job::{Actor, JobId, Key, KeyId};
+use orchestrator::{Orchestrator, OrchestratorError, Session, Token};
 use tokio::task::JoinError;
 use tracing::Instrument as _;
 
 use super::grant::{AccessGrant, Revocable};
 use super::oidc::{self, OIDC_KEY_PREFIX, Oidc};
 use super::permission::{Permission, RouteAccess};
-use super::rate_limit::RateLimiter;
 use super::subject::Subject;
 use super::{Caller, Guest, session_cookie, shared_link};
 use crate::access_log::{AccessLogEntry, AccessLogInner, LogGroup, NOBODY};
@@ -27,7 +26,6 @@ use crate::settings::ServerSettings;
 pub(crate) struct Access {
     orchestrator: Orchestrator,
     settings: Arc<ServerSettings>,
-    rate_limit: RateLimiter,
     oidc: Option<Oidc>,
 }
 
@@ -36,13 +34,13 @@ impl Access {
         let oidc = settings.oidc.clone().and_then(|oidc| {
             let client = Oidc::new(oidc);
             client
-                .inspect_err(|error| tracing::error!(%error, "nobody can log in with an account elsewhere"))
+                .inspect_err(|error| tracing::error!(%error, "login with OpenID Connect is not available"))
                 .ok()
         });
         if let Some(oidc) = &settings.oidc {
             orchestrator.enable_oidc_login(oidc.limits.clone());
         }
-        Self { orchestrator, settings, rate_limit: RateLimiter::default(), oidc }
+        Self { orchestrator, settings, oidc }
     }
 
     /// The OpenID provider, if one is configured.
@@ -116,7 +114,7 @@ impl Access {
         }
         for job in subject.jobs()? {
             if !self.can_see(caller, *job).await? {
-                return Err(OrchestratorError::NoJob(*job).into());
+                return Err(subject.not_found(*job).into());
             }
         }
         Ok(())
@@ -125,7 +123,11 @@ impl Access {
     /// Whether a job exists from this caller's point of view.
     pub(crate) async fn can_see(&self, caller: &Caller, job: JobId) -> Result<bool, Problem> {
         let Some(own) = caller.restricted_to() else { return Ok(true) };
-        Ok(self.orchestrator.submitter(job).await? == Some(own))
+        match self.orchestrator.submitter(job).await {
+            Ok(submitter) => Ok(submitter == Some(own)),
+            Err(OrchestratorError::NoJob(_)) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Whether a caller may work in the sandbox of a job.
@@ -221,7 +223,7 @@ impl Access {
     /// Rejects a request of a key that exceeds its rate limit.
     pub(crate) fn check_rate_limit(&self, caller: &Caller) -> Result<(), Problem> {
         match caller {
-            Caller::Key(key) if !self.rate_limit.allows(key, Instant::now()) => Err(rate_limited(key)),
+            Caller::Key(key) if !self.orchestrator.allows_request(key) => Err(rate_limited(key)),
             _ => Ok(()),
         }
     }
@@ -319,28 +321,33 @@ fn unauthorized(problem: Problem) -> Response {
 }
 
 fn key_missing() -> Problem {
-    let detail = "this server asks for a key: send `Authorization: Bearer <key>`, set CAISSON_KEY for the command line, \
+    let detail = "an API key is required: send `Authorization: Bearer <key>`, set CAISSON_KEY for the command line, \
                   or log in on the web page";
     Problem::new(StatusCode::UNAUTHORIZED, "key_missing", detail)
 }
 
 fn sessions_differ() -> Problem {
-    let detail = "the browser shows sessions of two callers; log out, or remove the cookies of this site, and log in again";
+    let detail =
+        "the request has session cookies of two users; delete the cookies of this site and log in again";
     Problem::new(StatusCode::UNAUTHORIZED, "sessions_differ", detail)
 }
 
 fn key_unknown() -> Problem {
-    Problem::new(StatusCode::UNAUTHORIZED, "key_unknown", "this server knows no such key, or no longer")
+    Problem::new(StatusCode::UNAUTHORIZED, "key_unknown", "unknown or revoked API key")
 }
 
 fn forbidden(key: &Key, permission: Permission) -> Problem {
-    let detail =
-        format!("the key `{}` is one of a {} and may not {}", key.name, key.role, permission.description());
+    let detail = format!(
+        "the API key `{}` has the role {} and may not {}",
+        key.name,
+        key.role,
+        permission.description()
+    );
     Problem::new(StatusCode::FORBIDDEN, "role_too_weak", detail)
 }
 
 fn rate_limited(key: &Key) -> Problem {
     let rate = key.limits.requests_per_second.unwrap_or_default();
-    let detail = format!("the key `{}` may send {rate} requests a second", key.name);
+    let detail = format!("the API key `{}` is limited to {rate} requests per second", key.name);
     Problem::new(StatusCode::TOO_MANY_REQUESTS, "rate_limited", detail).after(1)
 }

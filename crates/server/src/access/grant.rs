@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use orchestrator::{KeyId, Orchestrator, SessionId, ShareId};
+use job::{KeyId, SessionId, ShareId};
+use orchestrator::Orchestrator;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::oidc::OIDC_KEY_PREFIX;

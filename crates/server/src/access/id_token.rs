@@ -24,10 +24,10 @@ const MAX_KEYS: usize = 32;
 
 /// Verifies a token's signature, issuer, audience and expiry, and returns its claims.
 pub(super) fn verify(settings: &OidcSettings, keys: &JwkSet, token: &str) -> Result<Value, String> {
-    let wrong = |error: jsonwebtoken::errors::Error| format!("the provider's token is not right: {error}");
+    let wrong = |error: jsonwebtoken::errors::Error| format!("invalid ID token from the provider: {error}");
     let header = jsonwebtoken::decode_header(token).map_err(wrong)?;
     if !ALGORITHMS.contains(&header.alg) {
-        return Err(format!("the provider signs with {:?}, which is not taken", header.alg));
+        return Err(format!("the provider signs with {:?}, which is not supported", header.alg));
     }
     let fits = |key: &&Jwk| match &header.kid {
         Some(kid) => key.common.key_id.as_ref() == Some(kid),
@@ -38,7 +38,7 @@ pub(super) fn verify(settings: &OidcSettings, keys: &JwkSet, token: &str) -> Res
     validation.set_audience(&[&settings.client_id]);
     validation.set_issuer(&[&settings.issuer]);
     validation.set_required_spec_claims(&["exp", "iss", "aud", "sub"]);
-    let mut refused = "the provider's token is signed with a key that it does not tell of".to_owned();
+    let mut refused = "the ID token is signed with an unknown key".to_owned();
     for key in keys.keys.iter().filter(fits).take(MAX_KEYS) {
         let decoded = DecodingKey::from_jwk(key)
             .and_then(|key| jsonwebtoken::decode::<Value>(token, &key, &validation));
@@ -56,7 +56,7 @@ pub(super) fn verify(settings: &OidcSettings, keys: &JwkSet, token: &str) -> Res
 pub(super) fn check_nonce(claims: &Value, nonce: &str) -> Result<(), String> {
     match claims["nonce"].as_str() {
         Some(found) if found == nonce => Ok(()),
-        _ => Err("the token was made for another login".into()),
+        _ => Err("the ID token belongs to another login".into()),
     }
 }
 
@@ -170,7 +170,7 @@ mod tests {
         let refused = |token: &str| verify(&OidcSettings::example(), &provider.keys(), token).unwrap_err();
         assert!(refused(&other.sign(Some("one"), &claims())).contains("InvalidSignature"));
         assert!(refused(&other.sign(None, &claims())).contains("InvalidSignature"));
-        assert!(refused(&provider.sign(Some("two"), &claims())).contains("does not tell of"));
+        assert!(refused(&provider.sign(Some("two"), &claims())).contains("an unknown key"));
         let good = provider.sign(Some("one"), &claims());
         let (head, tail) = good.split_once('.').unwrap();
         let forged = URL_SAFE_NO_PAD.encode(with("sub", json!("2")).to_string());
@@ -186,7 +186,7 @@ mod tests {
         let key = EncodingKey::from_secret(provider.pair.public_key_raw());
         let token = jsonwebtoken::encode(&header, &claims(), &key).unwrap();
         let error = verify(&OidcSettings::example(), &provider.keys(), &token).unwrap_err();
-        assert!(error.contains("HS256, which is not taken"), "{error}");
+        assert!(error.contains("HS256, which is not supported"), "{error}");
         let head = URL_SAFE_NO_PAD.encode(r#"{"alg":"none","typ":"JWT"}"#);
         let body = URL_SAFE_NO_PAD.encode(claims().to_string());
         for token in [format!("{head}.{body}."), format!("{head}.{body}"), "x".into()] {

@@ -9,7 +9,6 @@ mod grant;
 mod id_token;
 mod oidc;
 mod permission;
-mod rate_limit;
 mod session_cookie;
 mod shared_link;
 mod subject;
@@ -21,7 +20,7 @@ use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
-use orchestrator::{Actor, Key, KeyId, Role, Submitter};
+use job::{Actor, Key, KeyId, Role, Submitter};
 
 pub(crate) use check::{Access, LogCaller, LogKind, LoginOutcome, check};
 pub(crate) use grant::{AccessGrant, CloseSignal, Revocable};
@@ -40,7 +39,7 @@ pub(crate) enum Caller {
     /// Anyone, because the server has no keys.
     Anybody,
     Key(Arc<Key>),
-    /// Somebody with a shared link to one view.
+    /// The holder of a shared link to one view.
     Guest(Guest),
     /// An unauthenticated caller, at a route that requires nothing.
     Nobody,

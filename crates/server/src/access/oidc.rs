@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use job::{Key, Role};
 use jsonwebtoken::jwk::JwkSet;
-use orchestrator::{Key, Role};
 use serde::Deserialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -129,7 +129,7 @@ impl Oidc {
         let provider: Provider = self.fetch(&format!("{issuer}/.well-known/openid-configuration")).await?;
         if provider.issuer != self.settings.issuer {
             return Err(format!(
-                "the provider calls itself {}, not {}",
+                "the provider's issuer is {}, expected {}",
                 provider.issuer, self.settings.issuer
             ));
         }
@@ -161,7 +161,7 @@ impl Oidc {
             ("code_challenge_method", "S256"),
         ];
         let url = reqwest::Url::parse_with_params(&known.provider.authorization_endpoint, pairs)
-            .map_err(|error| format!("the provider's address is none: {error}"))?;
+            .map_err(|error| format!("the provider's URL is not valid: {error}"))?;
         Ok((url.into(), pending))
     }
 
@@ -174,7 +174,7 @@ impl Oidc {
         code: &str,
     ) -> Result<Key, String> {
         if state != pending.state {
-            return Err("the login was begun in another browser, or too long ago; begin anew".into());
+            return Err("the login was started in another browser or has expired; log in again".into());
         }
         let known = self.known().await?;
         let mut form = vec![
@@ -192,7 +192,7 @@ impl Oidc {
         let request = self.http.post(&known.provider.token_endpoint);
         let request = request.header("content-type", "application/x-www-form-urlencoded").body(body);
         let describe_error =
-            |error: reqwest::Error| format!("asking the provider for a token: {}", error.without_url());
+            |error: reqwest::Error| format!("requesting a token from the provider: {}", error.without_url());
         let answer: Value =
             request.send().await.map_err(describe_error)?.json().await.map_err(describe_error)?;
         let Some(token) = answer["id_token"].as_str() else {
@@ -200,7 +200,7 @@ impl Oidc {
                 .as_str()
                 .or(answer["error"].as_str())
                 .unwrap_or("no reason given");
-            return Err(format!("the provider gave no token: {why}"));
+            return Err(format!("the provider refused the token request: {why}"));
         };
         let claims = match id_token::verify(&self.settings, &known.keys, token) {
             // The provider may have rotated its keys since they were fetched.
@@ -223,13 +223,14 @@ impl Oidc {
         let (false, Some(url), Some(token)) = (is_known, &known.provider.userinfo_endpoint, token) else {
             return Ok(claims);
         };
-        let describe_error =
-            |error: reqwest::Error| format!("asking the provider who this is: {}", error.without_url());
+        let describe_error = |error: reqwest::Error| {
+            format!("requesting user information from the provider: {}", error.without_url())
+        };
         let request = self.http.get(url).bearer_auth(token);
         let more: Value =
             request.send().await.map_err(describe_error)?.json().await.map_err(describe_error)?;
         if more["sub"] != claims["sub"] {
-            return Err("the provider tells of somebody else than it has signed for".into());
+            return Err("the user information does not match the ID token".into());
         }
         if let (Some(claims), Value::Object(more)) = (claims.as_object_mut(), more) {
             for (name, value) in more {
@@ -257,7 +258,7 @@ fn account(settings: &OidcSettings, claims: &Value) -> Result<Key, String> {
     };
     let role = values.iter().filter_map(|value| settings.roles.get(*value)).max_by_key(|role| rank(**role));
     let Some(role) = role.copied().or(settings.default_role) else {
-        return Err(format!("{name} is known there, and has no role here; ask whoever runs this server"));
+        return Err(format!("{name} has no role on this server; ask its operator"));
     };
     let digest = Sha256::digest(format!("{}\n{subject}", settings.issuer));
     let id =
@@ -297,7 +298,10 @@ mod tests {
         assert_eq!(role(json!({"sub": "1", "groups": ["devs", "ops", "x"]})), Ok(Role::Operator));
         assert_eq!(role(json!({"sub": "1", "groups": "devs"})), Ok(Role::Submitter));
         let error = role(json!({"sub": "1", "email": "ada@example", "groups": ["x"]})).unwrap_err();
-        assert!(error.contains("ada@example has no role") || error.contains("no role here"), "{error}");
+        assert!(
+            error.contains("ada@example has no role") || error.contains("no role on this server"),
+            "{error}"
+        );
         let open = OidcSettings { default_role: Some(Role::Viewer), ..OidcSettings::example() };
         assert_eq!(account(&open, &json!({"sub": "1"})).map(|key| key.role), Ok(Role::Viewer));
     }

@@ -1,14 +1,14 @@
 //! The permissions that routes require. Each route is declared together with its permission (`router/table.rs`), and
 //! the access checks read nothing else.
 
-use orchestrator::Role;
+use job::Role;
 
 use super::view::View;
 
 /// The permission that a route requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Permission {
-    /// None. The route shows nothing of anybody's work.
+    /// None. The route shows nothing of anyone's work.
     Nothing,
     /// Read jobs. Submitters can read only their own.
     Read,
@@ -64,7 +64,7 @@ impl Permission {
         RouteAccess::from(self).logged()
     }
 
-    /// Rejects everybody but the holder while somebody has taken the sandbox over. A WebSocket route checks the gate
+    /// Rejects everybody but the holder while a user has taken the sandbox over. A WebSocket route checks the gate
     /// for each message instead, because a takeover may begin while it is open.
     pub(crate) fn locked_by_takeover(self) -> RouteAccess {
         RouteAccess { locked_by_takeover: true, ..self.into() }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderValue, header};
-use orchestrator::{Key, SessionId};
+use job::{Key, SessionId};
 
 use crate::guard::Transport;
 

@@ -1,4 +1,4 @@
-//! Shared links: each shows one view of one job to anybody who has it, for a limited time.
+//! Shared links: each shows one view of one job to anyone who has it, for a limited time.
 //!
 //! The server seals a link and keeps a record of it (`orchestrator/access/shares.rs`). A link ends when it expires,
 //! when the key of its creator is revoked, or when it is revoked itself. The web page creates some links for itself,
@@ -7,7 +7,8 @@
 use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderValue, Method, Uri, header};
-use orchestrator::{JobId, KeyId, Orchestrator, SealPurpose, SessionId, ShareId};
+use job::{JobId, KeyId, SessionId, ShareId};
+use orchestrator::{Orchestrator, SealPurpose};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 

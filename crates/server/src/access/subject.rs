@@ -4,12 +4,16 @@
 use axum::RequestExt;
 use axum::extract::{MatchedPath, Query, RawPathParams, Request};
 use axum::http::Uri;
-use orchestrator::JobId;
+use job::JobId;
+use orchestrator::OrchestratorError;
 
 use crate::problem::Problem;
 
 /// Routes below these prefixes concern one job or sandbox.
 const BELOW: [&str; 2] = ["/v1/jobs/{id}/", "/v1/sandboxes/{id}/"];
+
+/// Routes with this prefix concern a bare sandbox.
+const SANDBOX: &str = "/v1/sandboxes/{id}";
 
 const EXAMPLE_ID: &str = "01930d5e-7b1a-7c3e-9f00-3a5b1c2d4e6f";
 
@@ -17,6 +21,7 @@ const EXAMPLE_ID: &str = "01930d5e-7b1a-7c3e-9f00-3a5b1c2d4e6f";
 #[derive(Debug, Clone)]
 pub(crate) struct Subject {
     is_below_job: bool,
+    is_sandbox: bool,
     jobs: Result<Vec<JobId>, Problem>,
 }
 
@@ -26,12 +31,13 @@ impl Subject {
         let path = request.extensions().get::<MatchedPath>();
         let route = path.map_or("", MatchedPath::as_str);
         let is_below_job = BELOW.iter().any(|start| route.starts_with(start));
+        let is_sandbox = route.starts_with(SANDBOX);
         let jobs = if route.split('/').any(|part| part == "{id}") {
             in_path(request).await.map(|job| vec![job])
         } else {
             Ok(in_query(request.uri()))
         };
-        Self { is_below_job, jobs }
+        Self { is_below_job, is_sandbox, jobs }
     }
 
     /// All jobs that the request names. An error if the route requires a job and the request names none.
@@ -47,6 +53,11 @@ impl Subject {
         }
     }
 
+    /// The error for a job or sandbox that does not exist for the caller.
+    pub(crate) fn not_found(&self, id: JobId) -> OrchestratorError {
+        if self.is_sandbox { OrchestratorError::NoSandbox(id) } else { OrchestratorError::NoJob(id) }
+    }
+
     /// Whether the route is below a job or sandbox.
     pub(crate) fn is_below_job(&self) -> bool {
         self.is_below_job
@@ -56,17 +67,14 @@ impl Subject {
 /// Parses the id of a job or a sandbox.
 pub(crate) fn parse_job_id(text: &str) -> Result<JobId, Problem> {
     text.parse().map_err(|_| {
-        let detail = format!(
-            "`{}` is not the id of a job or a sandbox; ids look like {EXAMPLE_ID}",
-            text.escape_debug()
-        );
+        let detail = format!("`{}` is not an id; ids look like {EXAMPLE_ID}", text.escape_debug());
         Problem::bad_request("bad_job_id", detail)
     })
 }
 
 async fn in_path(request: &mut Request) -> Result<JobId, Problem> {
     let parts = request.extract_parts::<RawPathParams>().await.map_err(|error| {
-        let detail = format!("the path of the request cannot be read: {}", error.body_text());
+        let detail = format!("the request path is not valid: {}", error.body_text());
         Problem::bad_request("invalid_path", detail)
     })?;
     let id = parts.iter().find(|(name, _)| *name == "id").map_or("", |(_, value)| value);

@@ -7,7 +7,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use orchestrator::{Gate, Orchestrator, Visitor};
+use orchestrator::{Gate, Orchestrator, SandboxCaller};
 
 use super::{Caller, RouteAccess, Subject};
 use crate::guard::Transport;
@@ -21,7 +21,7 @@ pub(crate) const QUERY: &str = "takeover";
 const TOKEN: &str = "takeover-";
 
 /// Collects the takeover tokens of a request.
-pub(crate) fn caller(uri: &Uri, headers: &HeaderMap) -> Visitor {
+pub(crate) fn caller(uri: &Uri, headers: &HeaderMap) -> SandboxCaller {
     let in_headers = headers.get_all(HEADER).iter().filter_map(|value| value.to_str().ok());
     let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
     let in_cookies = cookies
@@ -29,7 +29,7 @@ pub(crate) fn caller(uri: &Uri, headers: &HeaderMap) -> Visitor {
         .filter_map(|pair| pair.trim().split_once('=').filter(|(name, _)| *name == COOKIE))
         .map(|(_, token)| token);
     let in_query = pairs(uri).filter_map(|(name, value)| (name == QUERY).then_some(value));
-    Visitor::with_tokens(in_headers.chain(in_cookies).chain(in_query).map(ToOwned::to_owned).collect())
+    SandboxCaller::with_tokens(in_headers.chain(in_cookies).chain(in_query).map(ToOwned::to_owned).collect())
 }
 
 /// The parameters of a query, not decoded: tokens need no decoding.
@@ -78,7 +78,7 @@ pub(crate) fn cookie(token: &str, path: &str, transport: Transport) -> Option<He
     HeaderValue::from_str(&format!("{COOKIE}={token}; Path={path}; HttpOnly; SameSite=Strict{secure}")).ok()
 }
 
-/// Middleware: rejects requests that would change a sandbox that somebody else has taken over.
+/// Middleware: rejects requests that would change a sandbox that another user has taken over.
 pub(crate) async fn guard(
     State((orchestrator, route)): State<(Orchestrator, RouteAccess)>,
     mut request: Request,
@@ -124,7 +124,7 @@ impl<S: Send + Sync> axum::extract::FromRequestParts<S> for TakeoverGate {
 }
 
 impl TakeoverGate {
-    pub(crate) fn caller(&self) -> Visitor {
+    pub(crate) fn caller(&self) -> SandboxCaller {
         self.0.as_ref().map(|gate| gate.caller().clone()).unwrap_or_default()
     }
 
@@ -160,7 +160,7 @@ mod tests {
         headers.insert(HEADER, HeaderValue::from_static("one"));
         headers.insert(header::COOKIE, HeaderValue::from_static("a=b; caisson-takeover=two"));
         let uri: Uri = "/v1/jobs/x/terminal?rows=5&takeover=three&columns=6".parse().unwrap();
-        assert_eq!(format!("{:?}", caller(&uri, &headers)), "Visitor(3 tokens)");
+        assert_eq!(format!("{:?}", caller(&uri, &headers)), "SandboxCaller(3 tokens)");
         assert_eq!(without_token(&uri), "/v1/jobs/x/terminal?rows=5&columns=6");
         assert_eq!(without_token(&"/a?takeover=x".parse().unwrap()), "/a");
         assert_eq!(without_token(&"/a?b=c".parse().unwrap()), "/a?b=c");

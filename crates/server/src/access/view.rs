@@ -48,10 +48,11 @@ impl FromStr for View {
             "events" => Self::Events,
             "notebook" => Self::Notebook,
             other => match other.parse() {
-                Ok(port @ 1..) => Self::Port(port),
+                // Digits alone: no sign and no leading zero.
+                Ok(port @ 1..) if other.starts_with(|first| matches!(first, '1'..='9')) => Self::Port(port),
                 _ => {
                     return Err(format!(
-                        "`{}` is not a view; there are {}",
+                        "`{}` is not a view; expected one of {}",
                         other.escape_debug(),
                         Self::NAMES
                     ));

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use orchestrator::KeyId;
+use job::KeyId;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -13,16 +13,16 @@ pub(crate) const NOBODY: &str = "nobody";
 /// Longer paths are cut to this many bytes.
 const MAX_PATH: usize = 256;
 
-/// Something that somebody did, or tried.
+/// A request that changed something or was refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct AccessLogEntry {
     /// When.
     #[schema(format = DateTime)]
     pub(crate) at: String,
-    /// The name of the key; `anybody` where there are none, `guest` for who came by a link that was shared, `nobody`
-    /// without a good key.
+    /// The name of the key; `anybody` on a server without keys, `guest` for the holder of a shared link, `nobody` without a
+    /// valid key.
     pub(crate) who: String,
-    /// The id of the key, which no other key ever has although names are used again; of a guest, that of who shared the link.
+    /// The id of the key, which is unique although names may be reused; for a guest, the key of the user who shared the link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) key: Option<String>,
     /// The address that it came from.
@@ -33,7 +33,7 @@ pub(crate) struct AccessLogEntry {
     pub(crate) path: String,
     /// What was answered.
     pub(crate) status: u16,
-    /// How many requests this line stands for: floods are counted, and the last of them is told.
+    /// How many requests this line represents: of many similar requests, only the last one is logged.
     #[serde(default = "one")]
     #[schema(required, minimum = 1)]
     pub(crate) count: u64,

@@ -59,7 +59,7 @@ impl AccessLogFile {
         if self.lines.try_send(WriterMessage::Line(line + "\n")).is_err() {
             let lost = self.lost.fetch_add(1, Ordering::Relaxed) + 1;
             if lost.is_power_of_two() {
-                tracing::error!(lost, "lines of {NAME} are lost: the disk is slower than they come, or gone");
+                tracing::error!(lost, "lost lines of {NAME}: the disk is too slow or unavailable");
             }
         }
     }
@@ -140,7 +140,7 @@ fn write_all(mut log: Log, queue: &Receiver<WriterMessage>) {
             Ok(()) => has_failed = false,
             Err(error) if !has_failed => {
                 has_failed = true;
-                tracing::error!(%error, "{} cannot be written", log.path.display());
+                tracing::error!(%error, "cannot write {}", log.path.display());
             }
             Err(_) => {}
         }

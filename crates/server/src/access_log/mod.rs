@@ -34,7 +34,7 @@ const MAX_COUNTERS: usize = 500;
 /// A group of entries that are summarised once there are many of them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum LogGroup {
-    /// Requests without a valid key: somebody may be guessing keys.
+    /// Requests without a valid key: an attacker may be guessing keys.
     UnknownKey,
     /// All other requests without a key.
     Nobody,
@@ -200,7 +200,7 @@ impl AccessLogInner {
         let from = entry.from.as_deref().unwrap_or("inside");
         tracing::warn!(
             target: "caisson_access", count = entry.count, from, path = entry.path,
-            "requests came without a key that this server knows; the address and path are those of the last"
+            "requests without a valid API key; address and path are those of the last one"
         );
         self.store(entry);
     }

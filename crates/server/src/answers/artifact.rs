@@ -1,10 +1,10 @@
 //! API answers that describe the artifacts of a job.
 
-use orchestrator::{Artifact, JobId};
+use job::{Artifact, JobId};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-/// What a job has made.
+/// The artifacts of a job.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ArtifactListAnswer {
     /// Empty until the job has been collected.
@@ -17,15 +17,15 @@ pub(crate) struct ArtifactAnswer {
     /// Its file name.
     #[schema(example = "output.zip")]
     name: String,
-    /// Size.
+    /// Size in bytes.
     bytes: u64,
-    /// How many files it holds.
+    /// Number of files in it.
     files: u64,
     /// SHA-256 in hexadecimal.
     sha256: String,
     /// Where it comes from: `workspace`, or `checkpoint` when the sandbox was lost for good.
     source: String,
-    /// Where to get it.
+    /// URL of the artifact.
     url: String,
 }
 

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use orchestrator::{JobId, JobState, JobView, Plan};
+use job::{JobId, JobState, JobView};
+use orchestrator::Plan;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -12,45 +13,45 @@ use super::{Status, Times, detail_of};
 /// A job in a list: without its steps.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct JobSummary {
-    /// Which job.
+    /// The id of the job.
     job_id: JobId,
-    /// For people.
+    /// The name.
     name: Option<String>,
-    /// Where it stands, in five words.
+    /// The status.
     status: Status,
     /// The exact state.
     state: JobState,
-    /// The state for people.
+    /// The state with its reason.
     detail: String,
-    /// Why it waits or ended, for programs.
+    /// Code of the reason why the job waits or ended.
     code: Option<String>,
-    /// Why it waits or ended, for people.
+    /// Why the job waits or ended.
     reason: Option<String>,
     /// The first 200 characters of the task of a task job.
     task: Option<String>,
-    /// How many steps it has.
+    /// Number of steps.
     steps_total: usize,
-    /// How many of them succeeded.
+    /// Number of steps that succeeded.
     steps_succeeded: usize,
-    /// How many points the plan of its agent has.
+    /// Number of items in the agent's plan.
     plan_total: usize,
-    /// How many of them are done or not needed any more.
+    /// Number of plan items that are done or skipped.
     plan_done: usize,
-    /// How many things wait for a person: questions, plans, commands, connections.
+    /// Number of open input requests.
     requests: usize,
-    /// US dollars that its agent has spent; null for a step job.
+    /// Cost of the agent in US dollars; null for a step job.
     cost_usd: Option<f64>,
-    /// Tokens that its agent has read and written; null for a step job.
+    /// Input and output tokens of the agent; null for a step job.
     tokens: Option<u64>,
-    /// Whose it is; null while nobody has to log in.
+    /// Name of the API key that submitted the job; null on a server without keys.
     owner: Option<String>,
-    /// Higher goes first.
+    /// Jobs with a higher priority run first.
     priority: i32,
-    /// For finding it again.
+    /// The labels.
     labels: BTreeMap<String, String>,
-    /// Where the result is, once there is one.
+    /// Path of the result, once it exists.
     result: Option<String>,
-    /// All about it.
+    /// URL of the job.
     url: String,
     #[serde(flatten)]
     times: Times,
@@ -63,7 +64,7 @@ impl JobSummary {
         let plan = agent.and_then(|agent| agent.plan.as_ref());
         Self {
             job_id: view.job_id,
-            status: view.state.into(),
+            status: Status::of(&view),
             state: view.state,
             detail: detail_of(&view),
             task: view.task.map(|task| task.chars().take(200).collect()),

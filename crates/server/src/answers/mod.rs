@@ -3,39 +3,44 @@
 //! `download_url` is absolute, because people copy it. All other addresses are paths on this server.
 
 mod artifact;
+mod download;
 mod list;
 
 use std::collections::BTreeMap;
 
-use orchestrator::{Accepted, AgentView, ControlRequest, JobId, JobState, JobView, StepView};
+use job::{AgentView, ControlRequest, JobId, JobState, JobView, StepView};
+use orchestrator::Accepted;
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use self::artifact::artifact_path;
 pub(crate) use self::artifact::{ArtifactAnswer, ArtifactListAnswer};
+pub(crate) use self::download::DownloadAnswer;
 pub(crate) use self::list::{JobListAnswer, JobSummary};
 use crate::clock::timestamp;
 use crate::extract::BaseUrl;
 
-/// Where a job stands, in five words.
+/// The status of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Status {
-    /// It waits for its turn or for its sandbox.
+    /// The job waits in the queue, for its sandbox or for a model.
     Pending,
-    /// It works, or waits for something; `detail` says which.
+    /// The job runs, or waits for something; see `detail`.
     Running,
-    /// Done.
+    /// The job succeeded.
     Complete,
-    /// Ended without success; `code` and `reason` say why.
+    /// The job failed; see `code` and `reason`.
     Failed,
-    /// Ended by control_request.
+    /// The job was cancelled.
     Cancelled,
 }
 
-impl From<JobState> for Status {
-    fn from(state: JobState) -> Self {
-        match state {
+impl Status {
+    /// The status of a job. A pause because no model is available counts as waiting to start.
+    pub(crate) fn of(view: &JobView) -> Self {
+        match view.state {
+            JobState::Paused if view.is_waiting_for_model() => Self::Pending,
             JobState::Draft | JobState::Queued | JobState::Starting => Self::Pending,
             JobState::Running | JobState::Paused | JobState::Collecting => Self::Running,
             JobState::Complete => Self::Complete,
@@ -48,19 +53,22 @@ impl From<JobState> for Status {
 /// The job was accepted.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct AcceptedAnswer {
-    /// Names the job from now on.
+    /// The id of the job.
     pub(crate) job_id: JobId,
     /// The same as `job_id`.
     pub(crate) task_id: JobId,
-    /// Where it stands.
+    /// The status.
     pub(crate) status: Status,
-    /// Where to ask how it goes.
+    /// The exact state with its reason: `queued`, `paused: no_model`.
+    #[schema(example = "queued")]
+    pub(crate) detail: String,
+    /// URL of the status.
     #[schema(example = "/status/01930d5e-7b1a-7c3e-9f00-3a5b1c2d4e6f")]
     pub(crate) status_url: String,
-    /// Where to watch it live.
+    /// URL of the event stream.
     #[schema(example = "/v1/jobs/01930d5e-7b1a-7c3e-9f00-3a5b1c2d4e6f/events")]
     pub(crate) events_url: String,
-    /// What the caller should know or do.
+    /// A hint for the caller.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) hint: Option<String>,
 }
@@ -71,7 +79,8 @@ impl AcceptedAnswer {
         Self {
             job_id: id,
             task_id: id,
-            status: accepted.view.state.into(),
+            status: Status::of(&accepted.view),
+            detail: detail_of(&accepted.view),
             status_url: format!("/status/{id}"),
             events_url: format!("/v1/jobs/{id}/events"),
             hint: accepted.hint,
@@ -79,42 +88,42 @@ impl AcceptedAnswer {
     }
 }
 
-/// How a job goes.
+/// The status of a job with its steps or agent.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct StatusAnswer {
-    /// Which job.
+    /// The id of the job.
     job_id: JobId,
     /// The same as `job_id`.
     task_id: JobId,
-    /// For people.
+    /// The name.
     name: Option<String>,
-    /// Where it stands.
+    /// The status.
     status: Status,
-    /// More exactly, for people: `queued`, `starting`, `paused: no_model`.
+    /// The exact state with its reason: `queued`, `starting`, `paused: no_model`.
     #[schema(example = "running")]
     detail: String,
-    /// Why it waits or ended, for programs.
+    /// Code of the reason why the job waits or ended.
     code: Option<String>,
-    /// Why it waits or ended, for people.
+    /// Why the job waits or ended.
     reason: Option<String>,
     /// The reason of a job that failed.
     error: Option<String>,
-    /// What the caller can do about a job that waits.
+    /// What to do about a job that waits.
     hint: Option<String>,
     /// The steps of a step job.
     steps: Vec<StepView>,
-    /// The agent of a task job: plan, spending, what waits for a person.
+    /// The agent of a task job: plan, spending, input requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     agent: Option<Box<AgentView>>,
-    /// Where the result is, once there is one.
+    /// Path of the result, once it exists.
     #[schema(example = "/jobs/01930d5e-7b1a-7c3e-9f00-3a5b1c2d4e6f/output.zip")]
     result: Option<String>,
-    /// The same, with scheme and host.
+    /// URL of the result.
     #[schema(example = "http://localhost:8000/jobs/01930d5e-7b1a-7c3e-9f00-3a5b1c2d4e6f/output.zip")]
     download_url: Option<String>,
-    /// What it printed.
+    /// URL of the text log.
     logs_url: String,
-    /// What happens, live.
+    /// URL of the event stream.
     events_url: String,
     #[serde(flatten)]
     times: Times,
@@ -128,7 +137,7 @@ impl StatusAnswer {
         Self {
             job_id: id,
             task_id: id,
-            status: view.state.into(),
+            status: Status::of(&view),
             detail: detail_of(&view),
             error: view.reason.clone().filter(|_| view.state == JobState::Failed),
             hint: view.reason.clone().filter(|_| view.state == JobState::Paused),
@@ -146,7 +155,7 @@ impl StatusAnswer {
     }
 }
 
-/// All that is known of a job.
+/// All data about a job.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct JobAnswer {
     #[serde(flatten)]
@@ -155,16 +164,18 @@ pub(crate) struct JobAnswer {
     state: JobState,
     /// The task of a task job.
     task: Option<String>,
-    /// Whose it is; null while nobody has to log in.
+    /// Name of the API key that submitted the job; null on a server without keys.
     owner: Option<String>,
-    /// Higher goes first.
+    /// Jobs with a higher priority run first.
     priority: i32,
-    /// For finding it again.
+    /// The labels.
     labels: BTreeMap<String, String>,
-    /// How many sandboxes it has lost.
+    /// Number of lost sandboxes.
     losses: u32,
-    /// Whether somebody wants it to end.
+    /// Whether the job is being cancelled.
     is_cancel_requested: bool,
+    /// The files that the job has left beside its result; empty until it has ended.
+    downloads: Vec<DownloadAnswer>,
 }
 
 impl JobAnswer {
@@ -177,8 +188,14 @@ impl JobAnswer {
             labels: std::mem::take(&mut view.labels),
             losses: view.losses,
             is_cancel_requested: view.control_request == Some(ControlRequest::Cancel),
+            downloads: Vec::new(),
             status: StatusAnswer::new(view, base, now_ms),
         }
+    }
+
+    /// Adds the files of a job that has ended.
+    pub(crate) fn with_downloads(self, downloads: Vec<DownloadAnswer>) -> Self {
+        Self { downloads, ..self }
     }
 }
 
@@ -220,7 +237,7 @@ struct Times {
     /// When it first got a sandbox.
     #[schema(format = DateTime)]
     started_at: Option<String>,
-    /// When it was over.
+    /// When it ended.
     #[schema(format = DateTime)]
     ended_at: Option<String>,
     /// From start to end, or until now.
@@ -242,7 +259,7 @@ impl Times {
 
 #[cfg(test)]
 mod tests {
-    use orchestrator::{Artifact, JobDefaults, NewJob};
+    use job::{Artifact, JobDefaults, NewJob};
     use serde_json::{Value, json};
 
     use super::*;
@@ -285,9 +302,25 @@ mod tests {
     fn a_job_without_a_model_says_what_to_do() {
         let reason = Some("no model is configured; add one to the configuration".to_owned());
         let answer = status(JobView { code: Some("no_model".into()), reason, ..view(JobState::Paused) });
-        assert_eq!(answer["detail"], "paused: no_model");
+        assert_eq!((&answer["status"], &answer["detail"]), (&json!("pending"), &json!("paused: no_model")));
         assert_eq!(answer["hint"], answer["reason"]);
         assert_eq!(answer["error"], Value::Null);
+    }
+
+    #[test]
+    fn a_job_that_waits_for_a_model_is_pending_in_every_answer() {
+        let waiting = || JobView { code: Some("no_model".into()), ..view(JobState::Paused) };
+        let summary = serde_json::to_value(JobSummary::new(waiting(), 1_700_000_009_000)).unwrap();
+        assert_eq!((&summary["status"], &summary["state"]), (&json!("pending"), &json!("paused")));
+        let accepted = Accepted { view: waiting(), repeated: orchestrator::Repeated::No, hint: None };
+        let accepted = serde_json::to_value(AcceptedAnswer::new(accepted)).unwrap();
+        assert_eq!(
+            (&accepted["status"], &accepted["detail"]),
+            (&json!("pending"), &json!("paused: no_model"))
+        );
+        // A person who is asked by a running agent is another matter.
+        let asked = status(JobView { code: Some("question".into()), ..view(JobState::Paused) });
+        assert_eq!(asked["status"], "running");
     }
 
     #[test]

@@ -9,18 +9,19 @@ use axum::extract::{FromRef, FromRequest, Request};
 use axum::http::{HeaderMap, StatusCode, header};
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
-use orchestrator::NewJob;
+use job::NewJob;
 use serde::de::DeserializeOwned;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::problem::{Position, Problem};
+use super::json::{looks_like_json, looks_like_json_list, parse_json};
+use crate::problem::Problem;
 use crate::settings::ServerSettings;
 
 /// Bodies up to this size do not need a permit for large bodies.
 const SMALL_BODY_BYTES: usize = 64 * 1024;
 
 const TYPE_HINT: &str = "send JSON with -H 'Content-Type: application/json'";
-const TASK_HINT: &str = "send JSON with -H 'Content-Type: application/json', or a task in plain words with -H 'Content-Type: text/plain'";
+const TASK_HINT: &str = "send JSON with -H 'Content-Type: application/json', or a task as plain text with -H 'Content-Type: text/plain'";
 
 /// Limits on request bodies.
 #[derive(Debug, Clone)]
@@ -110,9 +111,7 @@ where
         let received = receive(&parts.headers, body, &BodyLimits::from_ref(state)).await?;
         match form {
             BodyKind::Text => parse_task(&received.bytes).map(Self),
-            BodyKind::Unspecified if !looks_like_json(&received.bytes) => {
-                Err(wrong_type(&parts.headers, TASK_HINT))
-            }
+            BodyKind::Unspecified => parse_untyped(&received.bytes).map(Self),
             _ => parse_json(&received.bytes).map(Self),
         }
     }
@@ -143,16 +142,12 @@ impl BodyKind {
     }
 }
 
-fn looks_like_json(bytes: &[u8]) -> bool {
-    bytes.trim_ascii_start().first() == Some(&b'{')
-}
-
 fn wrong_type(headers: &HeaderMap, hint: &str) -> Problem {
     let detail = match headers.get(header::CONTENT_TYPE) {
         Some(sent) => {
-            format!("a body of type `{}` is not understood; {hint}", String::from_utf8_lossy(sent.as_bytes()))
+            format!("unsupported content type `{}`; {hint}", String::from_utf8_lossy(sent.as_bytes()))
         }
-        None => format!("the body has no type; {hint}"),
+        None => format!("the request has no content type; {hint}"),
     };
     Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", detail)
 }
@@ -182,7 +177,7 @@ async fn collect(body: Body, limits: &BodyLimits) -> Result<Received, Problem> {
     let mut permit = None;
     while let Some(chunk) = chunks.next().await {
         let chunk = chunk.map_err(|error| {
-            Problem::bad_request("body_incomplete", format!("the body could not be read to its end: {error}"))
+            Problem::bad_request("body_incomplete", format!("the body is incomplete: {error}"))
         })?;
         let size = first.len() + rest.len() + chunk.len();
         if size > limits.max_bytes {
@@ -205,7 +200,7 @@ async fn collect(body: Body, limits: &BodyLimits) -> Result<Received, Problem> {
 
 fn too_large(limits: &BodyLimits) -> Problem {
     let detail = format!(
-        "the body is larger than {} bytes; large content belongs into files of the job (PUT /v1/jobs/{{id}}/files/...)",
+        "the body is larger than {} bytes; upload large content as files (PUT /v1/jobs/{{id}}/files/...)",
         limits.max_bytes
     );
     Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", detail)
@@ -215,95 +210,36 @@ pub(crate) fn parse_task(bytes: &[u8]) -> Result<NewJob, Problem> {
     match std::str::from_utf8(bytes) {
         Ok(task) => Ok(NewJob::from_task(task.to_owned())),
         Err(error) => {
-            let detail = format!("the task is not UTF-8 text: byte {} is wrong", error.valid_up_to());
+            let detail =
+                format!("the task is not UTF-8 text: invalid byte at position {}", error.valid_up_to());
             Err(Problem::bad_request("malformed_text", detail))
         }
     }
 }
 
-/// Parses a JSON object. If that fails, parses it once more to find the path of the invalid field.
-pub(crate) fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
-    // serde would accept an array as the fields of a struct, in their order.
-    if !looks_like_json(bytes) {
-        return Err(match serde_json::from_slice::<serde::de::IgnoredAny>(bytes) {
-            Ok(_) => Problem::invalid_field("", "the body must be a JSON object: {...}"),
-            Err(error) => malformed(bytes, &error),
-        });
+/// Parses a job of unknown type: JSON, or else a task. `curl -d` announces a form, but few clients mean one.
+fn parse_untyped(bytes: &[u8]) -> Result<NewJob, Problem> {
+    let is_json = looks_like_json(bytes) || serde_json::from_slice::<serde::de::IgnoredAny>(bytes).is_ok();
+    if is_json || looks_like_json_list(bytes) || bytes.trim_ascii().is_empty() {
+        return parse_json(bytes);
     }
-    serde_json::from_slice(bytes).map_err(|error| explain::<T>(bytes, &error))
+    if let Some(field) = form_field(bytes) {
+        let detail = format!(
+            "the body is a form with the field `{field}`, and forms of this type are not accepted; send only the task, as in \
+             -d 'Write a poem' (if it really begins with `{field}=`, add -H 'Content-Type: text/plain'), or {TYPE_HINT}"
+        );
+        return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", detail));
+    }
+    parse_task(bytes)
 }
 
-pub(crate) fn parse_list<T: DeserializeOwned>(bytes: &[u8]) -> Result<Vec<T>, Problem> {
-    serde_json::from_slice(bytes).map_err(|error| explain::<Vec<T>>(bytes, &error))
-}
-
-fn explain<T: DeserializeOwned>(bytes: &[u8], error: &serde_json::Error) -> Problem {
-    if error.classify() != serde_json::error::Category::Data {
-        return malformed(bytes, error);
-    }
-    let mut reader = serde_json::Deserializer::from_slice(bytes);
-    match serde_path_to_error::deserialize::<_, T>(&mut reader) {
-        Ok(_) => malformed(bytes, error),
-        Err(found) => {
-            let message = without_position(found.inner());
-            Problem::invalid_field(field_path(&found.path().to_string(), &message), message)
-        }
-    }
-}
-
-fn malformed(bytes: &[u8], error: &serde_json::Error) -> Problem {
-    let detail = if bytes.trim_ascii().is_empty() {
-        "the body is empty, a JSON object was expected".to_owned()
-    } else {
-        format!(
-            "the body is not JSON: {} at line {} column {}",
-            without_position(error),
-            error.line(),
-            error.column()
-        )
+/// The name of the first field if the body looks like a form: a name, and `=` directly after it.
+fn form_field(bytes: &[u8]) -> Option<&str> {
+    let (name, _) = std::str::from_utf8(bytes).ok()?.split_once('=')?;
+    let is_letter = |byte: u8| {
+        byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b'[' | b']' | b'%' | b'+')
     };
-    let position = Position {
-        line: u32::try_from(error.line()).unwrap_or(u32::MAX),
-        column: u32::try_from(error.column()).unwrap_or(u32::MAX),
-    };
-    Problem::bad_request("malformed_json", detail).at(position)
-}
-
-/// The message without the " at line 1 column 2" that `serde_json` appends.
-fn without_position(error: &serde_json::Error) -> String {
-    let text = error.to_string();
-    let position = format!(" at line {} column {}", error.line(), error.column());
-    with_plain_number_types(text.strip_suffix(&position).unwrap_or(&text))
-}
-
-/// The message with Rust's integer type names replaced by plain words.
-fn with_plain_number_types(message: &str) -> String {
-    let Some((found, expected)) = message.rsplit_once(", expected ") else { return message.to_owned() };
-    let plain = match expected {
-        "u8" => "a whole number from 0 to 255",
-        "u16" => "a whole number from 0 to 65535",
-        "u32" | "u64" | "usize" => "a whole number, 0 or more",
-        "i32" | "i64" => "a whole number",
-        "f32" | "f64" => "a number",
-        _ => return message.to_owned(),
-    };
-    format!("{found}, expected {plain}")
-}
-
-/// The path of the invalid field. For an unknown or missing field, serde names it in the message and not always in
-/// the path.
-fn field_path(path: &str, message: &str) -> String {
-    let path = if path == "." { "" } else { path };
-    let named = ["unknown field `", "missing field `", "duplicate field `"]
-        .iter()
-        .find_map(|start| message.strip_prefix(start)?.split_once('`').map(|(name, _)| name))
-        .or_else(|| message.starts_with("unknown tool `").then_some("tool"));
-    match named {
-        None => path.to_owned(),
-        Some(name) if path == name || path.ends_with(&format!(".{name}")) => path.to_owned(),
-        Some(name) if path.is_empty() => name.to_owned(),
-        Some(name) => format!("{path}.{name}"),
-    }
+    (!name.is_empty() && name.bytes().all(is_letter)).then_some(name)
 }
 
 #[cfg(test)]
@@ -316,72 +252,12 @@ mod tests {
         BodyLimits::new(&ServerSettings { max_json_bytes: 200_000, ..ServerSettings::default() })
     }
 
-    fn refusal(json: &str) -> Problem {
-        parse_json::<NewJob>(json.as_bytes()).unwrap_err()
-    }
-
     async fn job(content_type: Option<&str>, body: impl Into<Body>) -> Result<NewJob, Problem> {
         let mut request = Request::new(body.into());
         if let Some(value) = content_type {
             request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::try_from(value).unwrap());
         }
         JobBody::from_request(request, &limits()).await.map(|JobBody(job)| job)
-    }
-
-    #[test]
-    fn number_errors_use_plain_words() {
-        let problem = refusal(r#"{"task": "x", "budget": {"turns": -1}}"#);
-        let detail = problem.detail();
-        assert!(detail.contains("integer `-1`, expected a whole number, 0 or more"), "{detail}");
-        let problem = refusal(r#"{"task": "x", "budget": {"money_usd": "1"}}"#);
-        assert!(problem.detail().ends_with("expected a number"), "{}", problem.detail());
-    }
-
-    #[test]
-    fn malformed_json_reports_line_and_column() {
-        let problem = refusal("{\n  \"task\": \"x\",,\n}");
-        assert_eq!((problem.status().as_u16(), problem.code()), (400, "malformed_json"));
-        assert!(problem.detail().contains("at line 2 column 15"), "{}", problem.detail());
-        let json: serde_json::Value = serde_json::from_slice(&problem.to_json()).unwrap();
-        assert_eq!((&json["line"], &json["column"]), (&2.into(), &15.into()));
-        for text in ["", "{", "[1", "{\"task\": \"x\"} more", "nul", "{\"task\":\"\u{1}\"}"] {
-            assert_eq!(refusal(text).code(), "malformed_json", "{text}");
-        }
-        assert!(refusal("  ").detail().contains("the body is empty"));
-    }
-
-    #[test]
-    fn deep_nesting_is_refused_and_does_not_exhaust_the_stack() {
-        let deep = format!("{{\"egress\":{}", "[".repeat(100_000));
-        assert_eq!(refusal(&deep).code(), "malformed_json");
-    }
-
-    #[test]
-    fn invalid_fields_are_named_with_their_path() {
-        let table = [
-            (r#"{"colour":"red"}"#, "colour", "unknown field"),
-            (r#"{"task":5}"#, "task", "invalid type: integer `5`"),
-            (r#"{"limits":{"memory_mib":"much"}}"#, "limits.memory_mib", "invalid type: string"),
-            (r#"{"limits":{"speed":1}}"#, "limits.speed", "unknown field"),
-            (r#"{"steps":[{"tool":"fly"}]}"#, "steps[0].tool", "unknown tool `fly`"),
-            (r#"{"steps":[{"command":"ls"}]}"#, "steps[0].tool", "missing field"),
-            (
-                r#"{"steps":[{"tool":"shell","command":"ls"},{"tool":"shell"}]}"#,
-                "steps[1].command",
-                "missing field",
-            ),
-            (r#"{"steps":[{"tool":"shell","command":"ls","colour":1}]}"#, "steps[0].colour", "unknown field"),
-            (r#"{"steps":{}}"#, "steps", "expected a sequence"),
-            (r#"["task"]"#, "", "must be a JSON object"),
-            (r#"{"task":"a","task":"b"}"#, "task", "duplicate field"),
-        ];
-        for (json, field, text) in table {
-            let problem = refusal(json);
-            assert_eq!((problem.status().as_u16(), problem.code()), (422, "invalid_field"), "{json}");
-            assert_eq!(problem.field().unwrap_or_default(), field, "{json}: {}", problem.detail());
-            assert!(problem.detail().contains(text), "{json}: {}", problem.detail());
-            assert!(!problem.detail().contains("line 1"), "{json}: {}", problem.detail());
-        }
     }
 
     #[tokio::test]
@@ -397,11 +273,51 @@ mod tests {
             assert_eq!(job(media_type, json).await.unwrap().task.as_deref(), Some("x"), "{media_type:?}");
         }
         assert_eq!(job(Some("text/plain"), json).await.unwrap().task.as_deref(), Some(json));
-        for media_type in [Some("application/x-www-form-urlencoded"), None, Some("multipart/form-data")] {
-            let problem = job(media_type, "make a page").await.unwrap_err();
-            assert_eq!((problem.status().as_u16(), problem.code()), (415, "unsupported_media_type"));
-            assert!(problem.detail().contains("-H 'Content-Type: application/json'"), "{}", problem.detail());
+        let problem = job(Some("multipart/form-data"), "make a page").await.unwrap_err();
+        assert_eq!((problem.status().as_u16(), problem.code()), (415, "unsupported_media_type"));
+        assert!(problem.detail().contains("-H 'Content-Type: application/json'"), "{}", problem.detail());
+    }
+
+    #[tokio::test]
+    async fn curls_default_content_type_carries_a_task_and_no_form() {
+        for media_type in [Some("application/x-www-form-urlencoded"), None] {
+            for task in [
+                "Build me a todo app",
+                "Set x=1 in the config & restart",
+                "https://example.org/?a=b explains it",
+                "[urgent] repair the build",
+                "Mach eine Übersicht = Tabelle",
+            ] {
+                assert_eq!(
+                    job(media_type, task).await.unwrap().task.as_deref(),
+                    Some(task),
+                    "{media_type:?}"
+                );
+            }
+            for (form, field) in
+                [("task=Build+me+an+app", "task"), ("a%5B0%5D=1&b=2", "a%5B0%5D"), ("x=", "x")]
+            {
+                let problem = job(media_type, form).await.unwrap_err();
+                assert_eq!(
+                    (problem.status().as_u16(), problem.code()),
+                    (415, "unsupported_media_type"),
+                    "{form}"
+                );
+                assert!(problem.detail().contains(&format!("the field `{field}`")), "{}", problem.detail());
+            }
+            // What was meant as JSON is never a task.
+            for (text, code) in [
+                ("", "malformed_json"),
+                ("{\"task\": \"x\"", "malformed_json"),
+                ("[{\"tool\": \"shell\"", "malformed_json"),
+                ("[]", "invalid_field"),
+                ("\"text\"", "invalid_field"),
+            ] {
+                assert_eq!(job(media_type, text).await.unwrap_err().code(), code, "{media_type:?}: {text}");
+            }
         }
+        let problem = job(Some("application/x-www-form-urlencoded"), vec![b'a', 0xff]).await.unwrap_err();
+        assert_eq!(problem.code(), "malformed_text");
     }
 
     #[tokio::test]

@@ -1,6 +1,7 @@
 //! Extractors for handlers: state, paths, bodies, queries and the base URL. Each failure is a [`Problem`].
 
 mod body;
+mod json;
 mod paths;
 mod workspace_path;
 
@@ -20,11 +21,11 @@ use crate::host_reports::HostReports;
 use crate::problem::Problem;
 use crate::settings::ServerSettings;
 
-pub(crate) use self::body::{
-    BodyLimits, JobBody, JsonBody, OptionalBody, parse_json, parse_list, parse_task,
-};
+pub(crate) use self::body::{BodyLimits, JobBody, JsonBody, OptionalBody, parse_task};
+pub(crate) use self::json::{parse_json, parse_list};
 pub(crate) use self::paths::{
-    FilePath, JobPath, KernelPath, PortPath, RequestPath, ScreenshotPath, SharePath, check_owner,
+    DownloadPath, FilePath, JobPath, KernelPath, PortPath, RequestPath, ScreenshotPath, SharePath,
+    check_owner,
 };
 pub(crate) use self::workspace_path::WorkspacePath;
 
@@ -86,13 +87,19 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Parameters<T> 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
         match Query::<T>::try_from_uri(&parts.uri) {
             Ok(Query(value)) => Ok(Self(value)),
-            Err(error) => {
-                let text = error.body_text();
-                let detail = text.strip_prefix("Failed to deserialize query string: ").unwrap_or(&text);
-                Err(Problem::bad_request("invalid_query", detail))
-            }
+            Err(error) => Err(Problem::bad_request("invalid_query", plain_query_error(&error.body_text()))),
         }
     }
+}
+
+/// The error of a query without the words of axum and serde.
+fn plain_query_error(text: &str) -> String {
+    let text = text.strip_prefix("Failed to deserialize query string: ").unwrap_or(text);
+    let (path, message) = match text.split_once(": ") {
+        Some((path, message)) if !path.contains([' ', '`']) => (path, message),
+        _ => ("", text),
+    };
+    job::explain(path, message).sentence("query parameter", "the query")
 }
 
 /// The URL under which the caller reaches this server, such as `http://localhost:8000`, without a trailing slash.
@@ -140,6 +147,41 @@ mod tests {
     use axum::http::HeaderValue;
 
     use super::*;
+
+    #[derive(Debug, Default, serde::Deserialize)]
+    #[serde(deny_unknown_fields, default)]
+    struct Filter {
+        limit: Option<u32>,
+        follow: bool,
+        after: i64,
+        state: Option<job::OnLoss>,
+    }
+
+    #[tokio::test]
+    async fn query_errors_name_the_parameter_in_plain_words() {
+        for (query, detail) in [
+            ("limt=3", "there is no query parameter `limt`; did you mean `limit`?"),
+            ("limit=many", "`limit` must be a whole number"),
+            ("limit=-1", "`limit` must be a whole number"),
+            ("limit=99999999999", "`limit` must be a smaller number"),
+            ("after=", "`after` must be a whole number, not empty"),
+            ("follow=maybe", "`follow` must be true or false"),
+            ("state=retyr", "`state` must be `retry` or `fail`, not `retyr`; did you mean `retry`?"),
+            ("limit=1&limit=2", "`limit` is given twice"),
+        ] {
+            let request = axum::http::Request::get(format!("/v1/jobs?{query}")).body(()).unwrap();
+            let (mut parts, ()) = request.into_parts();
+            let read = Parameters::<Filter>::from_request_parts(&mut parts, &()).await;
+            let problem = read.map(|Parameters(filter)| filter).unwrap_err();
+            assert_eq!((problem.code(), problem.detail()), ("invalid_query", detail), "{query}");
+        }
+        let request =
+            axum::http::Request::get("/v1/jobs?limit=3&after=-1&follow=true&state=fail").body(()).unwrap();
+        let (mut parts, ()) = request.into_parts();
+        let Parameters(filter) = Parameters::<Filter>::from_request_parts(&mut parts, &()).await.unwrap();
+        assert_eq!((filter.limit, filter.after, filter.follow), (Some(3), -1, true));
+        assert!(filter.state.is_some());
+    }
 
     #[test]
     fn base_url_comes_from_host_header_or_settings() {

@@ -3,7 +3,8 @@
 use axum::extract::rejection::PathRejection;
 use axum::extract::{FromRef, FromRequestParts, MatchedPath, Path};
 use axum::http::request::Parts;
-use orchestrator::{JobId, JobKind, Orchestrator, OrchestratorError, ShareId};
+use job::{JobId, JobKind, ShareId};
+use orchestrator::{Orchestrator, OrchestratorError};
 
 use super::workspace_path::WorkspacePath;
 use crate::access::{Caller, parse_job_id};
@@ -213,9 +214,28 @@ where
     }
 }
 
+/// The job and the name of a download in the path.
+#[derive(Debug)]
+pub(crate) struct DownloadPath {
+    pub(crate) job: JobId,
+    pub(crate) name: String,
+}
+
+impl<S> FromRequestParts<S> for DownloadPath
+where
+    S: Send + Sync,
+    Orchestrator: FromRef<S>,
+{
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let Path((job, name)) = Path::<(String, String)>::from_request_parts(parts, state)
+            .await
+            .map_err(|error| invalid_path(&error))?;
+        Ok(Self { job: resolve_job(parts, state, &job).await?, name })
+    }
+}
+
 fn invalid_path(error: &PathRejection) -> Problem {
-    Problem::bad_request(
-        "invalid_path",
-        format!("the path of the request cannot be read: {}", error.body_text()),
-    )
+    Problem::bad_request("invalid_path", format!("the request path is not valid: {}", error.body_text()))
 }

@@ -21,7 +21,7 @@ impl WorkspacePath {
         if !is_absolute && below.split('/').all(|part| matches!(part, "" | ".")) {
             return Ok(Self::Root);
         }
-        orchestrator::workspace_path(path).map(Self::Inside).map_err(|problem| {
+        job::workspace_path(path).map(Self::Inside).map_err(|problem| {
             let (status, code) = if path.contains('\0') || path.len() > 4096 {
                 (StatusCode::BAD_REQUEST, "invalid_path")
             } else {

@@ -114,7 +114,7 @@ impl Guard {
                 None => return Err(foreign_host(&String::from_utf8_lossy(text))),
             }
         }
-        found.ok_or_else(|| Problem::bad_request("host_missing", "the request has no Host header"))
+        found.ok_or_else(|| Problem::bad_request("host_missing", "the request has no `Host` header"))
     }
 
     fn is_allowed_host(&self, authority: &Authority) -> bool {
@@ -126,20 +126,20 @@ impl Guard {
 
 fn foreign_host(host: &str) -> Problem {
     let detail = format!(
-        "this server is not called `{}`; use localhost, or add the name to `allowed_hosts` in the configuration",
+        "`{}` is not an allowed host name; use localhost, or add the name to `allowed_hosts` in the configuration",
         host.escape_debug()
     );
     Problem::new(StatusCode::MISDIRECTED_REQUEST, "host_not_allowed", detail)
 }
 
 fn missing_origin() -> Problem {
-    let detail = "a request by cookie that changes something, or opens a WebSocket, needs an `Origin` header, as browsers send it; \
-                  programs send `Authorization: Bearer <key>` instead of a cookie";
+    let detail = "a request with a session cookie that changes something or opens a WebSocket needs an `Origin` header; \
+                  programs should send `Authorization: Bearer <key>` instead of a cookie";
     Problem::new(StatusCode::FORBIDDEN, csrf::CODE, detail)
 }
 
 fn foreign_origin(origin: &str) -> Problem {
-    let detail = format!("requests from web pages of other sites (`{}`) are refused", origin.escape_debug());
+    let detail = format!("cross-site requests (from `{}`) are refused", origin.escape_debug());
     Problem::new(StatusCode::FORBIDDEN, "origin_not_allowed", detail)
 }
 
@@ -155,6 +155,18 @@ pub(crate) async fn guard(State(guard): State<Arc<Guard>>, request: Request, nex
     };
     add_headers(response.headers_mut());
     response
+}
+
+/// Middleware for listeners that check `Origin` themselves: rejects a request with a host name that is not allowed.
+pub(crate) async fn host_guard(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
+    match guard.check_host(request.uri(), request.headers()) {
+        Ok(_) => next.run(request).await,
+        Err(problem) => {
+            let response = problem.into_response();
+            guard.log_rejected_request(&request, response.status());
+            response
+        }
+    }
 }
 
 fn add_headers(headers: &mut HeaderMap) {

@@ -7,7 +7,8 @@
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
-use orchestrator::{Actor, Visitor};
+use job::Actor;
+use orchestrator::SandboxCaller;
 
 use super::error_pages::{self, Page};
 use super::job_domains::JobDomains;
@@ -20,23 +21,31 @@ const QUERY: &str = "caisson-pass";
 
 /// What a visitor may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum VisitorRights {
+pub(super) enum SandboxRights {
     /// Only watch.
     Watch,
     /// Send input, too.
     Use,
 }
 
+/// What an API key opens that may read the job but not work in its sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ReadOnlyKeys {
+    Refused,
+    /// The visitor may watch.
+    Watch,
+}
+
 /// An authenticated visitor.
 pub(super) struct Admitted {
-    pub(super) rights: VisitorRights,
+    pub(super) rights: SandboxRights,
     /// The actor for the access log.
     pub(super) actor: Actor,
 }
 
-impl VisitorRights {
+impl SandboxRights {
     /// Restricts the gate's visitor to watching if needed.
-    pub(super) fn visitor(self, visitor: Visitor) -> Visitor {
+    pub(super) fn visitor(self, visitor: SandboxCaller) -> SandboxCaller {
         if self == Self::Watch { visitor.watching() } else { visitor }
     }
 }
@@ -44,7 +53,7 @@ impl VisitorRights {
 /// Authenticates a request, or returns the response to send instead.
 pub(super) async fn check(
     access: &Access,
-    target: Target,
+    (target, read_only): (Target, ReadOnlyKeys),
     request: &mut Request,
 ) -> Result<Admitted, Box<Response>> {
     if let Some(sealed) = in_query(request.uri()) {
@@ -55,14 +64,10 @@ pub(super) async fn check(
         };
         return Err(Box::new(response));
     }
-    // An `Authorization` header of the job's own pages belongs to the job. A key of this server must not reach the
-    // job.
-    let is_ours = |value: &HeaderValue| value.to_str().is_ok_and(|text| text.starts_with("Bearer caisson_"));
-    let mut headers = request.headers().clone();
-    if headers.get(header::AUTHORIZATION).is_some_and(is_ours) {
+    let headers = own_headers(request.headers());
+    if headers.contains_key(header::AUTHORIZATION) {
+        // A key of this server must not reach the job.
         request.headers_mut().remove(header::AUTHORIZATION);
-    } else {
-        headers.remove(header::AUTHORIZATION);
     }
     let caller = match access.caller(&headers) {
         Ok(caller) => caller,
@@ -70,16 +75,23 @@ pub(super) async fn check(
     };
     if let Some((caller, grant)) = caller {
         access.check_rate_limit(&caller).map_err(|problem| Box::new(problem.into_response()))?;
-        if access.can_use_sandbox(&caller, target.job).await {
+        let rights = if access.can_use_sandbox(&caller, target.job).await {
+            Some(SandboxRights::Use)
+        } else if read_only == ReadOnlyKeys::Watch {
+            access.can_see(&caller, target.job).await.unwrap_or(false).then_some(SandboxRights::Watch)
+        } else {
+            None
+        };
+        if let Some(rights) = rights {
             request.extensions_mut().insert(grant);
-            return Ok(Admitted { rights: VisitorRights::Use, actor: caller.actor() });
+            return Ok(Admitted { rights, actor: caller.actor() });
         }
     }
     let in_cookies = cookies(request.headers()).find_map(|sealed| open_link(access, target, sealed));
     match in_cookies {
         Some((guest, grant)) => {
             request.extensions_mut().insert(grant);
-            let rights = if guest.rights == Rights::Use { VisitorRights::Use } else { VisitorRights::Watch };
+            let rights = if guest.rights == Rights::Use { SandboxRights::Use } else { SandboxRights::Watch };
             Ok(Admitted { rights, actor: Caller::Guest(guest).actor() })
         }
         None => Err(Box::new(error_pages::answer(
@@ -87,6 +99,16 @@ pub(super) async fn check(
             &Page::NeedsKey(job_page_url(access, request, target)),
         ))),
     }
+}
+
+/// The headers of a request to a job, without an `Authorization` header of the job's own pages.
+pub(super) fn own_headers(headers: &HeaderMap) -> HeaderMap {
+    let is_key = |value: &HeaderValue| value.to_str().is_ok_and(|text| text.starts_with("Bearer caisson_"));
+    let mut own = headers.clone();
+    if !own.get(header::AUTHORIZATION).is_some_and(is_key) {
+        own.remove(header::AUTHORIZATION);
+    }
+    own
 }
 
 /// The URL on a job's origin that a shared link leads to. There the link becomes a cookie. The origin is below
@@ -179,7 +201,7 @@ fn job_page_url(access: &Access, request: &Request, target: Target) -> String {
 
 #[cfg(test)]
 mod tests {
-    use orchestrator::ShareId;
+    use job::ShareId;
 
     use super::*;
     use crate::access::Revocable;

@@ -4,8 +4,8 @@
 //! `<job>-jupyter.localhost` is the notebook server of a job and `<job>-<port>.localhost` is a port of its sandbox.
 //! Browsers resolve such names to the local machine. Clients that reach the server by a public name use
 //! `<job>-<port>.<job_domain>`, if the operator has configured one ([`JobDomains`]). Where neither works there is a
-//! second listener ([`previews`]), which serves one of these origins at a time. Requests are forwarded, WebSockets
-//! included.
+//! second listener ([`previews`]), which serves one of these origins at a time. Fixed ports show the newest running
+//! job. Requests are forwarded, WebSockets included.
 
 mod authentication;
 mod cookies;
@@ -28,15 +28,17 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::Response;
-use orchestrator::{Actor, Orchestrator, OrchestratorError, PortStream};
+use job::Actor;
+use orchestrator::{Orchestrator, OrchestratorError, PortStream};
 
 pub(crate) use authentication::entry_url;
 pub use fixed_ports::{exposed_desktop, exposed_notebook, forward_desktop};
 pub(crate) use job_domains::JobDomains;
 pub use preview_listener::previews;
 
-use self::authentication::Admitted;
+use self::authentication::{Admitted, ReadOnlyKeys};
 use self::error_pages::Page;
+pub(crate) use self::error_pages::unknown_address;
 use self::target::{Service, Target};
 use crate::access::{Access, LogCaller, LogKind};
 use crate::guard::{Authority, Transport};
@@ -56,7 +58,7 @@ pub(crate) async fn route(State(access): State<Arc<Access>>, request: Request, n
         HostKind::Target(target) => {
             let request_headers = request.headers().clone();
             let page = domains.page(access.transport(&request), &request_headers);
-            let mut answer = serve(&access, target, request).await;
+            let mut answer = serve(&access, (target, ReadOnlyKeys::Refused), request).await;
             framing::adapt_response(answer.headers_mut(), &request_headers, (&target, page.as_deref()));
             answer
         }
@@ -93,10 +95,10 @@ fn classify_host(domains: &JobDomains, uri: &Uri, headers: &HeaderMap) -> HostKi
 }
 
 /// Forwards a request into a job's sandbox, or answers with an error page. Logs it as the API logs its requests.
-async fn serve(access: &Access, target: Target, request: Request) -> Response {
+async fn serve(access: &Access, (target, read_only): (Target, ReadOnlyKeys), request: Request) -> Response {
     let (method, from) = (request.method().clone(), access.client(&request));
     let path = format!("//{target}{}", request.uri().path());
-    let (who, response) = match enter(access, target, request).await {
+    let (who, response) = match enter(access, (target, read_only), request).await {
         Ok((visitor, request)) => {
             let transport = access.transport(&request);
             let actor = visitor.actor;
@@ -140,7 +142,7 @@ impl Drop for DisconnectGuard<'_> {
 /// Runs all access checks of an origin. Returns the visitor and the request, or the response to send instead.
 async fn enter(
     access: &Access,
-    target: Target,
+    (target, read_only): (Target, ReadOnlyKeys),
     mut request: Request,
 ) -> Result<(Admitted, Request), Box<Response>> {
     let orchestrator = access.orchestrator();
@@ -156,7 +158,7 @@ async fn enter(
     ) {
         return Err(Box::new(error_pages::answer(request.headers(), &page)));
     }
-    let admitted = authentication::check(access, target, &mut request).await?;
+    let admitted = authentication::check(access, (target, read_only), &mut request).await?;
     if target.service == Service::Notebook {
         let transport = access.transport(&request);
         notebook_takeover::check(orchestrator, &target, (admitted.rights, transport), &mut request)?;

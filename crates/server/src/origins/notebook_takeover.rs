@@ -9,7 +9,7 @@ use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use orchestrator::Orchestrator;
 
-use super::authentication::VisitorRights;
+use super::authentication::SandboxRights;
 use super::target::Target;
 use crate::access::takeover_gate;
 use crate::guard::Transport;
@@ -19,7 +19,7 @@ use crate::problem::Problem;
 pub(super) fn check(
     orchestrator: &Orchestrator,
     target: &Target,
-    (rights, transport): (VisitorRights, Transport),
+    (rights, transport): (SandboxRights, Transport),
     request: &mut Request,
 ) -> Result<(), Box<Response>> {
     let gate = orchestrator

@@ -1,7 +1,7 @@
 //! Decides which web pages may send requests to what a job serves. Every request to the origin of a job or to the
 //! second listener passes here. [`super::authentication`] authenticates the visitor.
 //!
-//! Requests from other web sites are rejected, so that a foreign page cannot talk to somebody's notebook or dev
+//! Requests from other web sites are rejected, so that a foreign page cannot talk to a user's notebook or dev
 //! server. Pages of the same job may talk to each other.
 
 use axum::http::{HeaderMap, HeaderValue, Method, header};

@@ -14,6 +14,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use orchestrator::Orchestrator;
 
+use super::authentication::ReadOnlyKeys;
 use super::error_pages::{self, Page};
 use super::target::Target;
 use crate::access::Access;
@@ -33,7 +34,7 @@ pub fn previews(orchestrator: Orchestrator, settings: &ServerSettings) -> Router
 }
 
 /// Middleware against DNS rebinding: rejects host names other than loopback.
-pub(super) async fn loopback_only(request: Request, next: Next) -> Response {
+async fn loopback_only(request: Request, next: Next) -> Response {
     let host = request.headers().get(header::HOST).and_then(|host| Authority::parse(host.to_str().ok()?));
     if host.is_some_and(|host| host.is_loopback()) {
         next.run(request).await
@@ -58,7 +59,7 @@ async fn select(Path(label): Path<String>, request_headers: HeaderMap) -> Respon
 
 async fn show(State(access): State<Arc<Access>>, request: Request) -> Response {
     match selected(request.headers()) {
-        Some(target) => super::serve(&access, target, request).await,
+        Some(target) => super::serve(&access, (target, ReadOnlyKeys::Refused), request).await,
         None => error_pages::answer(request.headers(), &Page::NoTargetSelected),
     }
 }

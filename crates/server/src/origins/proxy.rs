@@ -170,7 +170,7 @@ async fn tunnel(
     closing: CloseSignal,
     (used, gate): (Option<SlotUse>, Option<Gate>),
 ) {
-    // Once somebody takes the notebook over, other tunnels to it end.
+    // Once a user takes the notebook over, other tunnels to it end.
     let taken = async {
         match &gate {
             Some(gate) => gate.closed().await,

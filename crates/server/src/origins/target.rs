@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use orchestrator::JobId;
+use job::JobId;
 
 /// A service of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -62,15 +62,19 @@ fn add_layers(router: axum::Router, settings: &ServerSettings) -> axum::Router {
         .layer(middleware::from_fn_with_state(Arc::new(Guard::new(settings)), guard))
 }
 
-async fn no_such_route(request: Request) -> Problem {
-    let detail =
-        format!("there is nothing at {}; /docs lists what there is", request.uri().path().escape_debug());
-    Problem::new(StatusCode::NOT_FOUND, "route_not_found", detail)
+/// A page for browsers, a problem for programs. Below `/v1` there are only programs.
+async fn no_such_route(request: Request) -> Response {
+    let path = request.uri().path();
+    let is_api = path == "/v1" || path.starts_with("/v1/");
+    let page = if is_api { None } else { origins::unknown_address(request.headers(), path) };
+    page.unwrap_or_else(|| {
+        let detail = format!("no route for {}; see /docs for all routes", path.escape_debug());
+        Problem::new(StatusCode::NOT_FOUND, "route_not_found", detail).into_response()
+    })
 }
 
 async fn wrong_method(method: Method, OriginalUri(uri): OriginalUri) -> Problem {
-    let detail =
-        format!("{method} is not possible at {}; the Allow header says what is", uri.path().escape_debug());
+    let detail = format!("{method} is not allowed for {}; see the `Allow` header", uri.path().escape_debug());
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", detail)
 }
 
@@ -78,8 +82,8 @@ async fn wrong_method(method: Method, OriginalUri(uri): OriginalUri) -> Problem 
 fn report_panic(panic: Box<dyn Any + Send + 'static>) -> Response {
     let text =
         panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
-    tracing::error!(panic = text.unwrap_or("without a message"), "a handler panicked");
-    Problem::internal("the server has made a mistake; its log says more").into_response()
+    tracing::error!(panic = text.unwrap_or("without a message"), "handler panicked");
+    Problem::internal("internal error; see the server log").into_response()
 }
 
 #[cfg(test)]
@@ -131,6 +135,29 @@ mod tests {
         assert_eq!(response.status().as_u16(), 404);
         assert_eq!(response.headers()[header::CONTENT_TYPE], "application/problem+json");
         assert_eq!((&problem["code"], &problem["status"]), (&"route_not_found".into(), &404.into()));
+    }
+
+    #[tokio::test]
+    async fn unknown_address_in_a_browser_is_a_page() {
+        let browser = ("accept", "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8");
+        let ask_for = |path: &'static str| {
+            let request = Request::builder().uri(path).header(HOST.0, HOST.1).header(browser.0, browser.1);
+            app().oneshot(request.body(Body::empty()).unwrap())
+        };
+        let response = ask_for("/now'here").await.unwrap();
+        assert_eq!(response.status().as_u16(), 404);
+        let headers = response.headers().clone();
+        assert_eq!(headers[header::CONTENT_TYPE], "text/html; charset=utf-8");
+        assert!(headers[header::CONTENT_SECURITY_POLICY].to_str().unwrap().contains("default-src 'none'"));
+        let body = to_bytes(response.into_body(), 1 << 20).await.unwrap();
+        let page = String::from_utf8(body.to_vec()).unwrap();
+        for part in ["Page not found", "/now&#39;here", "href=\"/\"", "href=\"/docs\""] {
+            assert!(page.contains(part), "{part}: {page}");
+        }
+        for path in ["/v1", "/v1/nowhere"] {
+            let response = ask_for(path).await.unwrap();
+            assert_eq!(response.headers()[header::CONTENT_TYPE], "application/problem+json", "{path}");
+        }
     }
 
     #[tokio::test]

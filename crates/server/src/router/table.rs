@@ -6,8 +6,9 @@ use super::routes::Routes;
 use crate::access::Permission::{Admin, Change, Nothing, Read, ReadServer, Submit};
 use crate::access::View;
 use crate::routes::{
-    app, audit, basic, code, context, control, demo, desktop, events, exec, exec_stream, files, health, host,
-    jobs, keys, login, metrics, models, network, pages, ports, sandboxes, shares, stats, terminal,
+    app, audit, basic, code, context, control, demo, desktop, downloads, events, exec, exec_stream, files,
+    health, host, jobs, keys, login, metrics, models, network, pages, ports, sandboxes, shares, stats,
+    terminal,
 };
 
 /// All routes, in the order of the OpenAPI document.
@@ -28,9 +29,11 @@ pub(crate) fn all() -> Routes {
         .add(Submit, routes!(jobs::retry))
         .add(Read.logged(), routes!(jobs::log))
         .add(Read, routes!(jobs::artifacts))
+        .add(Read.logged(), routes!(downloads::download))
         .add(Change, routes!(control::message))
         .add(Change, routes!(control::pause))
         .add(Change, routes!(control::resume))
+        .add(Change, routes!(control::extend))
         .add(Change, routes!(control::takeover))
         .add(Change, routes!(control::handback))
         .add(Read, routes!(control::requests))
@@ -44,6 +47,8 @@ pub(crate) fn all() -> Routes {
         .add(Change, routes!(sandboxes::extend))
         .nest("/v1/sandboxes/{id}", inside())
         .add(Read, routes!(models::list))
+        .add(Admin, routes!(models::choose, models::forget))
+        .add(Admin, routes!(models::test_model))
         .add(Read.logged(), routes!(files::read_start))
         .add(Read, routes!(host::images))
         .add(ReadServer, routes!(host::doctor))
@@ -87,6 +92,7 @@ fn inside() -> Routes {
         .add(Read, routes!(shares::list))
         .add(Change, routes!(shares::revoke))
         .add(Read, routes!(stats::stats))
+        .add(Read, routes!(stats::history))
         .add(Read.logged(), routes!(network::network))
         .add(Read, routes!(audit::audit))
         .add(Read, routes!(audit::heads))
@@ -176,6 +182,7 @@ mod tests {
         expected.extend(
             [
                 "GET /jobs/{id}/output.zip",
+                "GET /v1/jobs/{id}/downloads/{*name}",
                 "GET /v1/jobs/{id}/start/{*path}",
                 "GET /v1/jobs/{id}/log",
                 "GET /v1/jobs/{id}/context",

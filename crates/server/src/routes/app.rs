@@ -28,10 +28,10 @@ pub(crate) struct File {
 
 include!(concat!(env!("OUT_DIR"), "/pages.rs"));
 
-/// The web page
+/// Open the web page
 #[utoipa::path(
     get, path = "/", tag = "operations", operation_id = "index",
-    responses((status = 200, description = "A page for people", body = String, content_type = "text/html"))
+    responses((status = 200, description = "A web page", body = String, content_type = "text/html"))
 )]
 pub(crate) async fn index(State(state): State<AppState>, headers: HeaderMap) -> Response {
     let mut response = show("index.html", &headers);
@@ -56,7 +56,7 @@ pub(crate) async fn asset(Path(name): Path<String>, headers: HeaderMap) -> Respo
 
 fn show(name: &str, headers: &HeaderMap) -> Response {
     let Some(file) = FILES.iter().find(|file| file.name == name) else {
-        let detail = "this file belongs to another version of the page; load the page again".to_owned();
+        let detail = "this file belongs to another version of the page; reload the page".to_owned();
         return Problem::new(StatusCode::NOT_FOUND, "route_not_found", detail).into_response();
     };
     let mut answer = HeaderMap::new();

@@ -4,21 +4,22 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
-use orchestrator::{JobAudit, JobId, SignedHead};
+use job::JobId;
+use orchestrator::{JobAudit, SignedHead};
 
 use crate::extract::{AppState, JobPath};
 use crate::openapi::JobProblems;
 use crate::problem::Problem;
 use crate::streams::{Description, send_file};
 
-/// Check the log of a job
+/// Verify the log of a job
 ///
-/// Every event's hash covers the one before; the newest is signed at intervals and at the end. `faults` is empty where
-/// nothing was changed or removed. Heads that were kept elsewhere are compared by `caisson audit verify --head`.
+/// The hash of every event covers the previous event. The server signs the newest hash at intervals and at the end.
+/// `faults` is empty if nothing was changed or removed. To compare heads kept elsewhere, use `caisson audit verify --head`.
 #[utoipa::path(
     get, path = "/audit", tag = "jobs", operation_id = "job_audit",
     params(("id" = JobId, Path, description = "The job or sandbox")),
-    responses((status = 200, description = "What the check found", body = JobAudit), JobProblems)
+    responses((status = 200, description = "The result of the verification", body = JobAudit), JobProblems)
 )]
 pub(crate) async fn audit(
     State(state): State<AppState>,
@@ -27,9 +28,9 @@ pub(crate) async fn audit(
     Ok(Json(state.orchestrator.audit(id).await?))
 }
 
-/// Signed heads of a job's log
+/// List the signed heads of a job's log
 ///
-/// Oldest first; the end of the log is signed now. Keep the last one elsewhere: it pins every event up to it.
+/// Oldest first. The request signs the end of the log. Keep the last head elsewhere: it proves every event up to it.
 #[utoipa::path(
     get, path = "/audit/heads", tag = "jobs", operation_id = "job_audit_heads",
     params(("id" = JobId, Path, description = "The job or sandbox")),
@@ -42,15 +43,16 @@ pub(crate) async fn heads(
     Ok(Json(state.orchestrator.heads(id).await?))
 }
 
-/// Files that a job touched
+/// List the files that a job touched
 ///
-/// A line of JSON each: made, written, renamed, deleted, and opened outside the image's own directories, with process and call where they
-/// could still be told. The first line says how the list is made: `fanotify`, as it happens, or `difference`, the workspace at the
-/// end against its start. A `gap` says that something is missing. Also in the zip, as `.caisson/audit/files.jsonl`.
+/// One line of JSON per file that was created, written, renamed, deleted, or opened outside of the image's directories, with process
+/// and call if they are known. The first line names the source: `fanotify`, recorded live, or `difference`, the workspace at the end
+/// compared with its start. A `gap` reports missing entries. Also the download `audit/files.jsonl`.
 #[utoipa::path(
     get, path = "/audit/files", tag = "jobs", operation_id = "job_audit_files",
     params(("id" = JobId, Path, description = "The job or sandbox")),
-    responses((status = 200, description = "The list", body = String, content_type = "application/x-ndjson"), JobProblems)
+    responses((status = 200, description = "The list", body = String, content_type = "application/x-ndjson"),
+        (status = 409, description = "`no_file_list`: there is no list yet", body = crate::problem::ProblemAnswer<'_>, content_type = "application/problem+json"), JobProblems)
 )]
 pub(crate) async fn files(
     State(state): State<AppState>,

@@ -4,7 +4,8 @@ use axum::Json;
 use axum::extract::{FromRequest, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use orchestrator::{Accepted, JobId, JobKind, JobView, NewJob, OrchestratorError, Repeated, Submission};
+use job::{JobId, JobKind, JobView, NewJob};
+use orchestrator::{Accepted, OrchestratorError, Repeated, Submission};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -14,19 +15,19 @@ use crate::clock::now_ms;
 use crate::extract::{AppState, BaseUrl, JobBody, JobPath, Parameters, check_owner};
 use crate::openapi::{JobProblems, QueryProblems, SubmitProblems};
 use crate::problem::Problem;
-use crate::routes::uploads::{self, JobForm};
+use crate::routes::uploads::{self, JobForm, TaskText};
 use crate::streams::{Description, send_file};
 
-/// Hand in a job
+/// Submit a job
 ///
-/// The body is a job as JSON with either `steps` or `task`, or a task in plain words as `text/plain`. A job that brings
-/// files is sent as `multipart/form-data`: first a part `job` (JSON), `task` or `steps`, then the files, each under the
-/// path that it shall have in the workspace. Parts named `archive` (.zip, .tar, .tar.gz) are unpacked.
-/// The job is stored durably before the answer is sent. With `Idempotency-Key` the same job sent again
-/// gives the first answer again, with status 200.
+/// The body is a job as JSON with either `steps` or `task`, or a plain-text task as `text/plain`. To submit files, send
+/// `multipart/form-data`: first a part `job` (JSON), `task` or `steps`, then the files, each named by its path in the
+/// workspace. The server unpacks parts named `archive` (.zip, .tar, .tar.gz).
+/// The server stores the job durably before it answers. Sending the same job again with the same `Idempotency-Key`
+/// returns the first answer, with status 200.
 #[utoipa::path(
     post, path = "/schedule", tag = "basic", operation_id = "schedule",
-    params(("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255, pattern = "^[ -~]+$", description = "Makes it safe to send the same job again")),
+    params(("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255, pattern = "^[ -~]+$", description = "Makes it safe to retry the request")),
     request_body(
         content((NewJob = "application/json", example = json!({
             "steps": [
@@ -34,13 +35,13 @@ use crate::streams::{Description, send_file};
                 {"tool": "python", "code": "open(\"hello.txt\", \"w\").write(\"Hello!\")"},
                 {"tool": "shell", "command": "cat hello.txt"}
             ]
-        })), (String = "text/plain", example = json!("Write a poem about caissons into poem.txt")),
+        })), (TaskText = "text/plain", example = json!("Write a poem about caissons into poem.txt")),
             (JobForm = "multipart/form-data")),
     ),
     responses(
         (status = 202, description = "Accepted", body = AcceptedAnswer,
-            headers(("Location" = String, description = "Where to ask how it goes"))),
-        (status = 200, description = "Accepted before, under the same key", body = AcceptedAnswer),
+            headers(("Location" = String, description = "URL of the job's status"))),
+        (status = 200, description = "Already accepted with the same idempotency key", body = AcceptedAnswer),
         SubmitProblems
     )
 )]
@@ -48,19 +49,19 @@ pub(crate) async fn schedule(State(state): State<AppState>, request: Request) ->
     accept(&state, request).await
 }
 
-/// Hand in a job (the same as /schedule)
+/// Submit a job (same as /schedule)
 #[utoipa::path(
     post, path = "/submit", tag = "basic", operation_id = "submit",
-    params(("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255, pattern = "^[ -~]+$", description = "Makes it safe to send the same job again")),
+    params(("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255, pattern = "^[ -~]+$", description = "Makes it safe to retry the request")),
     request_body(
         content((NewJob = "application/json", example = json!({"task": "Write a poem about caissons into poem.txt"})),
-            (String = "text/plain", example = json!("Write a poem about caissons into poem.txt")),
+            (TaskText = "text/plain", example = json!("Write a poem about caissons into poem.txt")),
             (JobForm = "multipart/form-data")),
     ),
     responses(
         (status = 202, description = "Accepted", body = AcceptedAnswer,
-            headers(("Location" = String, description = "Where to ask how it goes"))),
-        (status = 200, description = "Accepted before, under the same key", body = AcceptedAnswer),
+            headers(("Location" = String, description = "URL of the job's status"))),
+        (status = 200, description = "Already accepted with the same idempotency key", body = AcceptedAnswer),
         SubmitProblems
     )
 )]
@@ -109,7 +110,8 @@ pub(crate) async fn job_of(state: &AppState, id: JobId) -> Result<JobView, Probl
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
     match value.to_str() {
-        Ok(key) if (1..=255).contains(&key.len()) => Ok(Some(key.to_owned())),
+        // A tab is allowed in headers, but it is not printable.
+        Ok(key) if (1..=255).contains(&key.len()) && !key.contains('\t') => Ok(Some(key.to_owned())),
         _ => {
             let detail = "the Idempotency-Key header must have 1 to 255 printable ASCII characters";
             Err(Problem::bad_request("bad_idempotency_key", detail))
@@ -117,11 +119,11 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     }
 }
 
-/// How a job goes
+/// Get the status of a job
 #[utoipa::path(
     get, path = "/status/{id}", tag = "basic", operation_id = "status",
     params(("id" = JobId, Path, description = "The job")),
-    responses((status = 200, description = "Where it stands", body = StatusAnswer), JobProblems)
+    responses((status = 200, description = "The status", body = StatusAnswer), JobProblems)
 )]
 pub(crate) async fn status(
     State(state): State<AppState>,
@@ -134,6 +136,7 @@ pub(crate) async fn status(
 
 /// Names a job in a query.
 #[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct StatusQuery {
     /// The job.
@@ -144,11 +147,11 @@ pub(crate) struct StatusQuery {
     job_id: Option<String>,
 }
 
-/// How a job goes, with the id in the query
+/// Get the status of a job, with the id in the query
 #[utoipa::path(
     get, path = "/status", tag = "basic", operation_id = "status_by_query",
     params(StatusQuery),
-    responses((status = 200, description = "Where it stands", body = StatusAnswer), JobProblems, QueryProblems)
+    responses((status = 200, description = "The status", body = StatusAnswer), JobProblems, QueryProblems)
 )]
 pub(crate) async fn status_by_query(
     State(state): State<AppState>,
@@ -157,7 +160,7 @@ pub(crate) async fn status_by_query(
     base: BaseUrl,
 ) -> Result<Json<StatusAnswer>, Problem> {
     let id = query.task_id.or(query.job_id).ok_or_else(|| {
-        Problem::bad_request("bad_job_id", "say which job: /status?task_id=<id> or /status/<id>")
+        Problem::bad_request("bad_job_id", "missing job id; use /status?task_id=<id> or /status/<id>")
     })?;
     let id = parse_job_id(&id)?;
     check_owner(&state.orchestrator, Some(&caller), id).await?;
@@ -165,20 +168,20 @@ pub(crate) async fn status_by_query(
     Ok(Json(StatusAnswer::new(view, &base, now_ms())))
 }
 
-/// The result of a job
+/// Download the result of a job
 ///
-/// A zip of the workspace as the job left it. `.caisson/manifest.json` in it lists the files with their SHA-256, and under `left_out`,
-/// with the reason, what is not in it: pipes, sockets and devices, and symbolic links that are absolute or lead out of the workspace.
-/// Downloads can be continued with `Range`; the `ETag` is the SHA-256 of the file.
+/// A zip of the workspace at the end of the job, without `.caisson/`. The download `manifest.json` lists its files with their SHA-256.
+/// `left_out` in it lists what the zip omits and why: pipes, sockets, devices, and symbolic links that are absolute or leave the workspace.
+/// `Range` resumes a download; the `ETag` is the SHA-256 of the file.
 #[utoipa::path(
     get, path = "/jobs/{id}/output.zip", tag = "basic", operation_id = "output_zip",
     params(
         ("id" = JobId, Path, description = "The job"),
-        ("Range" = Option<String>, Header, description = "Only a part, such as `bytes=1000-`"),
+        ("Range" = Option<String>, Header, description = "A byte range, such as `bytes=1000-`"),
     ),
     responses(
         (status = 200, description = "The whole zip", body = String, content_type = "application/zip"),
-        (status = 206, description = "The part that was asked for", body = String, content_type = "application/zip"),
+        (status = 206, description = "The requested range", body = String, content_type = "application/zip"),
         (status = 304, description = "Not changed since the `ETag` in `If-None-Match`"),
         JobProblems
     )
@@ -210,7 +213,7 @@ mod tests {
         };
         assert_eq!(idempotency_key(&HeaderMap::new()).unwrap(), None);
         assert_eq!(key(HeaderValue::from_static("abc 1")).unwrap().as_deref(), Some("abc 1"));
-        for bad in [HeaderValue::from_static(""), HeaderValue::from_bytes(b"\xff").unwrap()] {
+        for bad in [b"".as_slice(), b"\xff", b"a\tb"].map(|bytes| HeaderValue::from_bytes(bytes).unwrap()) {
             assert_eq!(key(bad).unwrap_err().code(), "bad_idempotency_key");
         }
         assert!(key(HeaderValue::try_from("x".repeat(256)).unwrap()).is_err());

@@ -3,7 +3,8 @@
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use orchestrator::{CodeReply, CodeRequest, JobId, KernelAnswer, Orchestrator, OrchestratorError};
+use job::JobId;
+use orchestrator::{CodeReply, CodeRequest, KernelAnswer, Orchestrator, OrchestratorError};
 use protocol::{KernelAction, ProtocolError};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -21,15 +22,15 @@ pub(crate) struct KernelsAnswer {
 
 /// Run code in a live kernel
 ///
-/// Variables last from cell to cell, those of steps included: a kernel is started at its first cell. The answer comes
-/// when the cell has ended or its time is up; then the kernel is interrupted. What ran is in the job's log and, as a
-/// notebook, in `.caisson/agent.ipynb` of the workspace.
+/// A kernel starts with its first cell and keeps variables between cells and steps. The answer comes when the cell ends or
+/// its timeout expires; a timeout interrupts the kernel. Cells are recorded in the job's log and, as a notebook, in
+/// `.caisson/agent.ipynb` of the workspace.
 #[utoipa::path(
     post, path = "/code", tag = "sandbox", operation_id = "job_code",
     params(("id" = JobId, Path, description = "The job")),
     request_body(content = CodeRequest, example = json!({"code": "x = 6 * 7\nx", "timeout_s": 10})),
     responses(
-        (status = 200, description = "It has ended, well or not", body = CodeReply),
+        (status = 200, description = "The cell has ended; see `status`", body = CodeReply),
         JobProblems,
         BodyProblems,
         StateProblems,
@@ -46,7 +47,7 @@ pub(crate) async fn run(
 
 /// List kernels
 ///
-/// The kernels of the sandbox's image, and which of them run.
+/// The kernels of the sandbox's image, with their state.
 #[utoipa::path(
     get, path = "/kernels", tag = "sandbox", operation_id = "job_kernels",
     params(("id" = JobId, Path, description = "The job")),
@@ -61,11 +62,11 @@ pub(crate) async fn list(
 
 /// Interrupt a kernel
 ///
-/// Ends what it does now, as Ctrl-C would; its variables stay.
+/// Interrupts the current cell, like Ctrl-C; the kernel keeps its variables.
 #[utoipa::path(
     post, path = "/kernels/{name}/interrupt", tag = "sandbox", operation_id = "job_kernel_interrupt",
-    params(("id" = JobId, Path, description = "The job"), ("name" = String, Path, description = "The kernel")),
-    responses((status = 204, description = "It was told"), JobProblems, SandboxProblems, KernelProblems)
+    params(("id" = JobId, Path, description = "The job"), ("name" = String, Path, max_length = 64, pattern = "^[A-Za-z0-9._-]+$", description = "The kernel")),
+    responses((status = 204, description = "Interrupted"), JobProblems, SandboxProblems, KernelProblems)
 )]
 pub(crate) async fn interrupt(
     OnBehalfOfCaller(orchestrator): OnBehalfOfCaller,
@@ -76,11 +77,11 @@ pub(crate) async fn interrupt(
 
 /// Restart a kernel
 ///
-/// Ends it with all its processes and starts it anew, without variables. The next cell says so in its note.
+/// Ends the kernel and all its processes and starts it again, without variables. The note of the next cell mentions this.
 #[utoipa::path(
     post, path = "/kernels/{name}/restart", tag = "sandbox", operation_id = "job_kernel_restart",
-    params(("id" = JobId, Path, description = "The job"), ("name" = String, Path, description = "The kernel")),
-    responses((status = 204, description = "It answers again"), JobProblems, SandboxProblems, KernelProblems)
+    params(("id" = JobId, Path, description = "The job"), ("name" = String, Path, max_length = 64, pattern = "^[A-Za-z0-9._-]+$", description = "The kernel")),
+    responses((status = 204, description = "Restarted"), JobProblems, SandboxProblems, KernelProblems)
 )]
 pub(crate) async fn restart(
     OnBehalfOfCaller(orchestrator): OnBehalfOfCaller,

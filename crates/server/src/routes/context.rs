@@ -4,7 +4,8 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use orchestrator::{ContextView, JobId};
+use job::JobId;
+use orchestrator::ContextView;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -17,19 +18,19 @@ use crate::problem::Problem;
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct ContextQuery {
-    /// After this event, such as `57` or `e57`; the newest when absent.
+    /// After this event, such as `57` or `e57`; default the newest.
     #[param(pattern = "^e?[0-9]{1,18}$")]
     at: Option<String>,
-    /// `json`, or `text` for people; `json` when absent.
+    /// `json` or plain `text`; default `json`.
     #[param(pattern = "^(json|text)$")]
     format: Option<String>,
 }
 
-/// What the model saw
+/// Get the model's context
 ///
-/// The prompt after an event, computed from the log: each piece with its cost in tokens, the events that it stands for
-/// and, for a summary, those that it cites. At the event `turn_started` it is what the model was asked with (`asked`), at
-/// any other what it would be asked with.
+/// The prompt after an event, computed from the log: each part with its tokens, the events that it covers and, for a
+/// summary, the events that it cites. At a `turn_started` event it is the prompt that was sent (`asked`), at any other
+/// event the prompt that would be sent.
 #[utoipa::path(
     get, path = "/v1/jobs/{id}/context", tag = "jobs", operation_id = "job_context",
     params(("id" = JobId, Path, description = "The job"), ContextQuery),
@@ -48,7 +49,7 @@ pub(crate) async fn context(
             Ok(([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response())
         }
         Some(other) => {
-            let detail = format!("`{other}` is not a format; known are json, text");
+            let detail = format!("`{other}` is not a format; expected json or text");
             Err(Problem::bad_request("invalid_query", detail).with_field("format"))
         }
     }
@@ -56,8 +57,10 @@ pub(crate) async fn context(
 
 /// Parses `57` and `e57`.
 fn event(text: &str) -> Result<u64, Problem> {
-    text.trim().trim_start_matches('e').parse().map_err(|_| {
-        let detail = format!("`{text}` is not an event: write a number such as 57 or e57");
+    let digits = text.strip_prefix('e').unwrap_or(text);
+    let is_number = (1..=18).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit());
+    digits.parse().ok().filter(|_| is_number).ok_or_else(|| {
+        let detail = format!("`{text}` is not an event; use a number such as 57 or e57");
         Problem::bad_request("invalid_query", detail).with_field("at")
     })
 }

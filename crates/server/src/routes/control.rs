@@ -1,18 +1,17 @@
-//! Actions on a running job: message, pause, resume, take over, hand back, answer.
+//! Actions on a running job: message, pause, resume, extend, take over, hand back, answer.
 
 use axum::Json;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use orchestrator::{
-    Budget, Handback, JobId, JobView, Message, PersonAnswer, PersonRequest, TakenOver, Takeover,
-};
+use job::{JobId, JobView};
+use orchestrator::{Budget, ExtendedJob, Handback, InputAnswer, InputRequest, Message, TakenOver, Takeover};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::access::takeover_gate::{self, TakeoverGate};
 use crate::answers::JobAnswer;
-use crate::clock::now_ms;
+use crate::clock::{now_ms, timestamp};
 use crate::extract::{AppState, BaseUrl, JobPath, JsonBody, OnBehalfOfCaller, OptionalBody, RequestPath};
 use crate::guard::ClientInfo;
 use crate::openapi::{BodyProblems, JobProblems, StateProblems};
@@ -22,14 +21,14 @@ fn accepted(view: JobView, base: &BaseUrl) -> Response {
     (StatusCode::ACCEPTED, Json(JobAnswer::new(view, base, now_ms()))).into_response()
 }
 
-/// Say something to the agent
+/// Send a message to the agent
 ///
-/// It reads the message in its next turn.
+/// The agent reads the message in its next turn. A job that is paused with the code `stuck` resumes.
 #[utoipa::path(
     post, path = "/v1/jobs/{id}/message", tag = "jobs", operation_id = "message_job",
     params(("id" = JobId, Path, description = "The job")),
     request_body(content = Message, example = json!({"text": "Use SQLite instead of a file."})),
-    responses((status = 202, description = "It will be read", body = JobAnswer), JobProblems, BodyProblems, StateProblems)
+    responses((status = 202, description = "Accepted", body = JobAnswer), JobProblems, BodyProblems, StateProblems)
 )]
 pub(crate) async fn message(
     OnBehalfOfCaller(orchestrator): OnBehalfOfCaller,
@@ -40,13 +39,13 @@ pub(crate) async fn message(
     Ok(accepted(orchestrator.message(id, message).await?, &base))
 }
 
-/// Let a job wait
+/// Pause a job
 ///
-/// It takes effect between two calls; what runs is not stopped. The sandbox stays.
+/// The job pauses after the current call. The sandbox and its processes keep running.
 #[utoipa::path(
     post, path = "/v1/jobs/{id}/pause", tag = "jobs", operation_id = "pause_job",
     params(("id" = JobId, Path, description = "The job")),
-    responses((status = 202, description = "It will wait", body = JobAnswer), JobProblems, StateProblems)
+    responses((status = 202, description = "The job will pause", body = JobAnswer), JobProblems, StateProblems)
 )]
 pub(crate) async fn pause(
     OnBehalfOfCaller(orchestrator): OnBehalfOfCaller,
@@ -56,23 +55,23 @@ pub(crate) async fn pause(
     Ok(accepted(orchestrator.pause(id).await?, &base))
 }
 
-/// How a job goes on.
+/// How a job continues.
 #[derive(Debug, Default, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct ResumeRequest {
-    /// What it may spend from now on, in all; what is left out stays.
+    /// The new total budget; omitted values do not change.
     #[serde(skip_serializing_if = "Option::is_none")]
     budget: Option<Budget>,
 }
 
-/// Let a job go on
+/// Resume a job
 ///
-/// Also one that has reached its budget: give it a larger one.
+/// To resume a job that has used up its budget, set a larger one.
 #[utoipa::path(
     post, path = "/v1/jobs/{id}/resume", tag = "jobs", operation_id = "resume_job",
     params(("id" = JobId, Path, description = "The job")),
     request_body(content = Option<ResumeRequest>, example = json!({"budget": {"turns": 400}})),
-    responses((status = 202, description = "It will go on", body = JobAnswer), JobProblems, BodyProblems, StateProblems)
+    responses((status = 202, description = "The job will resume", body = JobAnswer), JobProblems, BodyProblems, StateProblems)
 )]
 pub(crate) async fn resume(
     OnBehalfOfCaller(orchestrator): OnBehalfOfCaller,
@@ -83,29 +82,79 @@ pub(crate) async fn resume(
     Ok(accepted(orchestrator.resume(id, request.budget).await?, &base))
 }
 
+/// How much time to add.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ExtendJobRequest {
+    /// Seconds to add to the time limit.
+    #[schema(example = 1800)]
+    seconds: f64,
+}
+
+/// A job with its new time limit.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ExtendedJobAnswer {
+    /// The job.
+    #[serde(flatten)]
+    job: JobAnswer,
+    /// The new time limit: seconds that the job may work in total.
+    time_limit_s: f64,
+    /// When the job ends at the latest. Null while its time does not run: before it starts, and while it waits.
+    #[schema(format = DateTime)]
+    deadline_at: Option<String>,
+}
+
+/// Extend the time limit of a job
+///
+/// Adds seconds to the time limit, also while a call runs or the job is paused. The new limit may not exceed the maximum
+/// for `wall_clock_s`.
+#[utoipa::path(
+    post, path = "/v1/jobs/{id}/extend", tag = "jobs", operation_id = "extend_job",
+    params(("id" = JobId, Path, description = "The job")),
+    request_body(content = ExtendJobRequest, example = json!({"seconds": 1800})),
+    responses(
+        (status = 200, description = "The job with its new time limit", body = ExtendedJobAnswer),
+        JobProblems,
+        BodyProblems,
+        StateProblems
+    )
+)]
+pub(crate) async fn extend(
+    OnBehalfOfCaller(orchestrator): OnBehalfOfCaller,
+    JobPath(id): JobPath,
+    base: BaseUrl,
+    JsonBody(request): JsonBody<ExtendJobRequest>,
+) -> Result<Json<ExtendedJobAnswer>, Problem> {
+    let ExtendedJob { view, time_limit, deadline_ms } = orchestrator.extend_job(id, request.seconds).await?;
+    Ok(Json(ExtendedJobAnswer {
+        job: JobAnswer::new(view, &base, now_ms()),
+        time_limit_s: time_limit.as_secs_f64(),
+        deadline_at: deadline_ms.map(timestamp),
+    }))
+}
+
 /// A sandbox that was taken over.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct TakeoverAnswer {
     /// The job.
     #[serde(flatten)]
     job: JobAnswer,
-    /// What the holder's clients show, as header `X-Caisson-Takeover`, cookie `caisson-takeover` or query parameter
-    /// `takeover`. It is told once.
+    /// The token for the holder's requests: header `X-Caisson-Takeover`, cookie `caisson-takeover` or query parameter
+    /// `takeover`. It is returned only once.
     token: String,
 }
 
-/// Take the sandbox over
+/// Take over the sandbox
 ///
-/// The agent waits from its next call on, until it is handed back. Only one person at a time, who alone may send
-/// something: commands, code, files, the terminal, the desktop, the notebook. Everybody else is refused with 409 and
-/// code `taken_over`, and may watch. The holder's clients show the `token` of the answer; browsers have it as a cookie
-/// already.
+/// The agent pauses before its next call until the sandbox is handed back. One person at a time holds the sandbox. Only
+/// the holder may use commands, code, files, the terminal, the desktop and the notebook. Other callers have read-only
+/// access; their requests get 409 `taken_over`. The holder's requests carry the `token`; browsers receive it as a cookie.
 #[utoipa::path(
     post, path = "/v1/jobs/{id}/takeover", tag = "jobs", operation_id = "take_over_job",
     params(("id" = JobId, Path, description = "The job")),
     request_body(content = Option<Takeover>, example = json!({"by": "Ada"})),
     responses(
-        (status = 202, description = "The agent will wait", body = TakeoverAnswer),
+        (status = 202, description = "Taken over", body = TakeoverAnswer),
         JobProblems,
         BodyProblems,
         StateProblems
@@ -129,16 +178,16 @@ pub(crate) async fn takeover(
     Ok(response)
 }
 
-/// Hand the sandbox back
+/// Hand back the sandbox
 ///
-/// The agent is told which files have changed and which commands were run, and goes on. The holder does this; with
-/// `force` anybody, for a holder who is gone.
+/// The agent receives a list of changed files and executed commands, then continues. Only the holder may do this, or any
+/// caller with `force`.
 #[utoipa::path(
     post, path = "/v1/jobs/{id}/handback", tag = "jobs", operation_id = "hand_back_job",
     params(("id" = JobId, Path, description = "The job")),
     request_body(content = Option<Handback>, example = json!({"force": false})),
     responses(
-        (status = 202, description = "The agent will go on", body = JobAnswer),
+        (status = 202, description = "Handed back", body = JobAnswer),
         JobProblems,
         BodyProblems,
         StateProblems
@@ -158,16 +207,16 @@ pub(crate) async fn handback(
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct RequestListAnswer {
     /// Oldest first.
-    requests: Vec<PersonRequest>,
+    requests: Vec<InputRequest>,
 }
 
-/// What waits for a person
+/// List open input requests
 ///
-/// Questions, plans, commands and connections, in one list.
+/// Questions, plans, commands and connections that wait for a person.
 #[utoipa::path(
     get, path = "/v1/jobs/{id}/requests", tag = "jobs", operation_id = "job_requests",
     params(("id" = JobId, Path, description = "The job")),
-    responses((status = 200, description = "What waits", body = RequestListAnswer), JobProblems)
+    responses((status = 200, description = "The open requests", body = RequestListAnswer), JobProblems)
 )]
 pub(crate) async fn requests(
     State(state): State<AppState>,
@@ -176,24 +225,24 @@ pub(crate) async fn requests(
     Ok(Json(RequestListAnswer { requests: state.orchestrator.requests(id).await? }))
 }
 
-/// Answer what waits for a person
+/// Answer an input request
 ///
-/// A question takes `text`; a command `accept`; a plan `accept`, or the edited `plan`; a connection (kind `egress`)
-/// `accept`, and with it `scope`: `once`, or for the `rest` of the job.
+/// Answer a question with `text`, a command with `accept`, a plan with `accept` or the edited `plan`, and a connection (kind
+/// `egress`) with `accept` and `scope`: `once`, or `rest` for the rest of the job.
 #[utoipa::path(
     post, path = "/v1/jobs/{id}/requests/{request}", tag = "jobs", operation_id = "answer_request",
     params(
         ("id" = JobId, Path, description = "The job"),
-        ("request" = String, Path, description = "The request, such as request-1")
+        ("request" = String, Path, description = "Id of the request, such as request-1")
     ),
-    request_body(content = PersonAnswer, example = json!({"accept": true})),
-    responses((status = 202, description = "The job goes on", body = JobAnswer), JobProblems, BodyProblems)
+    request_body(content = InputAnswer, example = json!({"accept": true})),
+    responses((status = 202, description = "Answered", body = JobAnswer), JobProblems, BodyProblems)
 )]
 pub(crate) async fn answer(
     OnBehalfOfCaller(orchestrator): OnBehalfOfCaller,
     RequestPath { job, request }: RequestPath,
     base: BaseUrl,
-    JsonBody(answer): JsonBody<PersonAnswer>,
+    JsonBody(answer): JsonBody<InputAnswer>,
 ) -> Result<Response, Problem> {
     Ok(accepted(orchestrator.answer(job, &request, answer).await?, &base))
 }

@@ -3,7 +3,8 @@
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
-use orchestrator::{NewJob, Submission};
+use job::NewJob;
+use orchestrator::Submission;
 
 use crate::access::Caller;
 use crate::answers::AcceptedAnswer;
@@ -12,16 +13,16 @@ use crate::openapi::QueueProblems;
 use crate::problem::Problem;
 use crate::routes::basic::accepted;
 
-/// Start the demonstration
+/// Start the demo
 ///
-/// A job whose model is a recording, marked as such; everything else is real. The same as `caisson demo`. The recording
-/// is played by this server: after its restart such a job waits for a model.
+/// A job with recorded model output, marked as such; everything else is real. Same as `caisson demo`. This server plays the
+/// recording; after a restart of the server such a job waits for a model.
 #[utoipa::path(
     post, path = "/v1/demo", tag = "jobs", operation_id = "start_demo",
     responses(
         (status = 202, description = "The job", body = AcceptedAnswer,
-            headers(("Location" = String, description = "Where to ask how it goes"))),
-        (status = 503, description = "`demo_unavailable`: the recording cannot be played", body = crate::problem::ProblemAnswer<'_>, content_type = "application/problem+json"),
+            headers(("Location" = String, description = "URL of the job's status"))),
+        (status = 503, description = "`demo_unavailable`: this server cannot play the recording", body = crate::problem::ProblemAnswer<'_>, content_type = "application/problem+json"),
         QueueProblems
     )
 )]

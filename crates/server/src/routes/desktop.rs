@@ -5,7 +5,8 @@ use axum::extract::{OriginalUri, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use orchestrator::{GuiAnswer, GuiInput, JobId, OrchestratorError};
+use job::{GuiInput, JobId};
+use orchestrator::{GuiAnswer, OrchestratorError};
 
 use crate::access::Caller;
 use crate::access::takeover_gate::TakeoverGate;
@@ -21,15 +22,15 @@ const DESKTOP_PAGE_CSP: HeaderValue = HeaderValue::from_static(
      frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
 );
 
-/// The desktop (page)
+/// Open the desktop (web page)
 ///
-/// A page for people: the screen of the sandbox with mouse and keyboard, clipboard, a switch for only watching, full
-/// screen. The desktop starts when the page connects.
+/// A web page with the screen, mouse, keyboard and clipboard of the sandbox, a view-only switch and full screen. The
+/// desktop starts when the page connects.
 #[utoipa::path(
     get, path = "/desktop", tag = "sandbox", operation_id = "job_desktop",
     params(("id" = JobId, Path, description = "The job")),
     responses(
-        (status = 200, description = "A page for people", body = String, content_type = "text/html"),
+        (status = 200, description = "A web page", body = String, content_type = "text/html"),
         JobProblems
     )
 )]
@@ -66,13 +67,13 @@ fn escape(text: &str) -> String {
     escaped
 }
 
-/// Whether there is a desktop
+/// Start the desktop
 ///
-/// Starts the desktop where needed and the caller may do more than watch. The page asks this when its connection fails: a WebSocket does not say why.
+/// Starts the desktop if it does not run and the caller may do more than view it. The web page uses this to learn why a WebSocket failed.
 #[utoipa::path(
     get, path = "/desktop/state", tag = "sandbox", operation_id = "job_desktop_state",
     params(("id" = JobId, Path, description = "The job")),
-    responses((status = 204, description = "It runs"), JobProblems, StateProblems, SandboxProblems)
+    responses((status = 204, description = "The desktop runs"), JobProblems, StateProblems, SandboxProblems)
 )]
 pub(crate) async fn state(
     State(state): State<AppState>,
@@ -89,15 +90,15 @@ async fn check_may_start_desktop(state: &AppState, caller: &Caller, id: JobId) -
     if !caller.is_view_only() || state.orchestrator.desktop_runs(id).await? {
         return Ok(());
     }
-    let why = "no desktop runs, and who may only watch starts none";
+    let why = "the desktop is not running, and this caller may only view it";
     Err(OrchestratorError::NoDesktop(why.into()).into())
 }
 
-/// The desktop (WebSocket)
+/// Connect to the desktop (WebSocket)
 ///
-/// Binary messages are the bytes of one VNC connection (RFB), both ways, as noVNC speaks it. Several may be open. While
-/// somebody else has taken the sandbox over, keys, pointer and clipboard are left out: the screen can be watched. Who may
-/// only watch starts no desktop: 409 `no_desktop` where none runs.
+/// Binary messages carry one VNC connection (RFB), as noVNC uses it. Several connections may be open. While another user
+/// has taken over the sandbox, the server drops keyboard, pointer and clipboard input. A caller who may only view the
+/// desktop cannot start it: 409 `no_desktop` if it does not run.
 #[utoipa::path(
     get, path = "/desktop/socket", tag = "sandbox", operation_id = "job_desktop_socket",
     params(("id" = JobId, Path, description = "The job")),
@@ -121,14 +122,14 @@ pub(crate) async fn socket(
     Ok(upgrade.start(move |writer, reader| relay(stream, RelayMode::Desktop(gate), writer, reader)))
 }
 
-/// Take a picture of the desktop
+/// Take a screenshot of the desktop
 ///
-/// The screen as PNG, now. The desktop starts where needed and the caller may do more than watch. The picture is not written down; a `screenshot` action is.
+/// The current screen as PNG. Starts the desktop if it does not run and the caller may do more than view it. The log does not record this image; use the action `screenshot` for that.
 #[utoipa::path(
     get, path = "/screenshot", tag = "sandbox", operation_id = "job_screenshot",
     params(("id" = JobId, Path, description = "The job")),
     responses(
-        (status = 200, description = "The picture", body = Vec<u8>, content_type = "image/png"),
+        (status = 200, description = "The screenshot", body = Vec<u8>, content_type = "image/png"),
         JobProblems,
         StateProblems,
         SandboxProblems
@@ -143,17 +144,17 @@ pub(crate) async fn screenshot(
     Ok(png_response(state.orchestrator.screenshot(id).await?))
 }
 
-/// Get a picture of the log
+/// Get a screenshot from the log
 ///
-/// A picture that an event of the job refers to by its digest.
+/// A screenshot that an event of the job refers to by its digest.
 #[utoipa::path(
     get, path = "/pictures/{digest}", tag = "sandbox", operation_id = "job_picture",
     params(
         ("id" = JobId, Path, description = "The job"),
-        ("digest" = String, Path, pattern = "^[0-9a-f]{64}$", description = "As it stands in the event"),
+        ("digest" = String, Path, pattern = "^[0-9a-f]{64}$", description = "The digest in the event"),
     ),
     responses(
-        (status = 200, description = "The picture", body = Vec<u8>, content_type = "image/png"),
+        (status = 200, description = "The screenshot", body = Vec<u8>, content_type = "image/png"),
         JobProblems
     )
 )]
@@ -177,17 +178,17 @@ fn png_response(png: Bytes) -> Response {
     response
 }
 
-/// Do something on the desktop
+/// Run an action on the desktop
 ///
 /// One action (`screenshot`, `move`, `click`, `double_click`, `drag`, `scroll`, `type`, `key`, `wait`, `windows`,
-/// `focus`, `close`, `launch`), or `script` with commands for `xdotool`. The desktop starts where needed; the call is in
-/// the job's log.
+/// `focus`, `close`, `launch`), or `script` with commands for `xdotool`. Starts the desktop if it does not run. The job's
+/// log records the call.
 #[utoipa::path(
     post, path = "/input", tag = "sandbox", operation_id = "job_input",
     params(("id" = JobId, Path, description = "The job")),
     request_body(content = GuiInput, example = json!({"action": "click", "x": 640, "y": 400})),
     responses(
-        (status = 200, description = "It was done, or could not be", body = GuiAnswer),
+        (status = 200, description = "The action has ended; see `status`", body = GuiAnswer),
         JobProblems,
         BodyProblems,
         StateProblems,

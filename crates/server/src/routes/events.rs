@@ -5,7 +5,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
-use orchestrator::{CallRef, Event, JobId, Sequence};
+use job::{CallRef, Event, JobId, Sequence};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -16,6 +16,8 @@ use crate::problem::Problem;
 use crate::streams::{DeltaSubscription, EventEncoding, EventFollower, LogState};
 
 const MAX_PAGE: usize = 1000;
+/// The store counts events in 64 bits with a sign.
+const MAX_SEQUENCE: Sequence = i64::MAX.unsigned_abs();
 const DEFAULT_PAGE: usize = 100;
 
 /// From where and how to read.
@@ -23,16 +25,16 @@ const DEFAULT_PAGE: usize = 100;
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct EventQuery {
-    /// Only events after this sequence number; `Last-Event-ID` goes before it.
-    #[param(value_type = Option<u64>)]
+    /// Only events after this sequence number; `Last-Event-ID` takes precedence.
+    #[param(value_type = Option<u64>, maximum = 9_223_372_036_854_775_807_i64)]
     after: Option<Sequence>,
-    /// Overrules `Accept`.
+    /// Overrides `Accept`.
     format: Option<EventFormat>,
-    /// `true`: also `delta` events with the words of the model as they come: `turn`, `text`, `reasoning`, and `restarted`
-    /// where what came of the turn before is void. They are in no log and have no id; the whole answer is the event
-    /// `model_answered`.
+    /// `true`: also send `delta` events with model output as it arrives: `turn`, `text`, `reasoning`, and `restarted` if the
+    /// earlier output of the turn is void. They are not in the log and have no id; the event `model_answered` has the whole
+    /// answer.
     deltas: Option<bool>,
-    /// The size of a page of format `json`, 100 when absent.
+    /// Page size of the format `json`; default 100.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<usize>,
 }
@@ -41,7 +43,7 @@ pub(crate) struct EventQuery {
 #[derive(ToSchema)]
 #[expect(dead_code, reason = "only described; the stream writes it")]
 pub(crate) struct EventMessage {
-    /// The sequence number; absent where the message stands in no log.
+    /// The sequence number; absent if the message is not in the log.
     id: Option<String>,
     /// The kind; `end` after the last one.
     event: String,
@@ -55,9 +57,9 @@ pub(crate) struct EventMessage {
 pub(crate) enum EventFormat {
     /// Live, as server-sent events.
     Sse,
-    /// Live, one JSON object a line.
+    /// Live, one JSON object per line.
     Ndjson,
-    /// One page of what is there by now.
+    /// One page of the events so far.
     Json,
 }
 
@@ -89,7 +91,7 @@ pub(crate) struct EventPage {
     /// `after` of the next page.
     #[schema(value_type = u64)]
     next: Sequence,
-    /// Whether the job is over: when it is and the page is empty, there is no more.
+    /// Whether the job has ended. If so and the page is empty, there are no more events.
     is_over: bool,
 }
 
@@ -97,32 +99,32 @@ pub(crate) struct EventPage {
 #[derive(ToSchema)]
 #[expect(dead_code, reason = "describes an event in the document")]
 pub(crate) struct EventEntry {
-    /// Position, from 1, without gaps.
+    /// Sequence number, from 1, without gaps.
     #[schema(value_type = u64)]
     sequence: Sequence,
     /// Milliseconds since 1970.
     time_ms: i64,
-    /// What happened: `job_created`, `state_changed`, `call_started`, `call_output`, `call_ended`, `artifact_stored`, ...
+    /// The kind of event: `job_created`, `state_changed`, `call_started`, `call_output`, `call_ended`, `artifact_stored`, ...
     #[schema(example = "state_changed")]
     kind: String,
-    /// The call it belongs to.
+    /// The call that the event belongs to.
     call: Option<CallRef>,
-    /// What belongs to this kind.
+    /// The data of this kind of event.
     #[schema(value_type = Object)]
     data: (),
 }
 
-/// Watch a job
+/// Stream the events of a job
 ///
-/// Server-sent events: `id` is the sequence number, `event` the kind, `data` the event as JSON. A connection that was
-/// lost goes on without gap or repeat with `Last-Event-ID`. After the job's last event comes `event: end` and the
-/// stream closes. With `Accept: application/x-ndjson` the same as lines of JSON; with `Accept: application/json` or
-/// `?format=json` one page of what is there.
+/// Server-sent events: `id` is the sequence number, `event` the kind, `data` the event as JSON. After a lost connection,
+/// `Last-Event-ID` resumes the stream without gaps or duplicates. After the last event the server sends `event: end` and
+/// closes the stream. `Accept: application/x-ndjson` returns lines of JSON; `Accept: application/json` or `?format=json`
+/// returns one page of the events so far.
 #[utoipa::path(
     get, path = "/events", tag = "jobs", operation_id = "job_events",
     params(
         ("id" = JobId, Path, description = "The job"),
-        ("Last-Event-ID" = Option<u64>, Header, description = "The last event that was seen"),
+        ("Last-Event-ID" = Option<u64>, Header, maximum = 9_223_372_036_854_775_807_i64, description = "Sequence number of the last received event"),
         EventQuery,
     ),
     responses(
@@ -179,8 +181,17 @@ pub(crate) async fn events(
 
 /// `Last-Event-ID` takes precedence over `after`: a browser reconnects with its original URL.
 fn start_of(query: &EventQuery, headers: &HeaderMap) -> Result<Sequence, Problem> {
-    let Some(value) = headers.get("last-event-id") else { return Ok(query.after.unwrap_or(0)) };
-    value.to_str().ok().and_then(|text| text.trim().parse().ok()).ok_or_else(|| {
+    let Some(value) = headers.get("last-event-id") else {
+        return match query.after.unwrap_or(0) {
+            after if after <= MAX_SEQUENCE => Ok(after),
+            after => {
+                let detail = format!("{after} is not between 0 and {MAX_SEQUENCE}");
+                Err(Problem::bad_request("invalid_query", detail).with_field("after"))
+            }
+        };
+    };
+    let number = value.to_str().ok().and_then(|text| text.trim().parse().ok());
+    number.filter(|number| *number <= MAX_SEQUENCE).ok_or_else(|| {
         Problem::bad_request(
             "bad_sequence",
             "the Last-Event-ID header must be the sequence number of an event",

@@ -1,22 +1,22 @@
 //! Runs commands in the sandbox of a job.
 
 use axum::Json;
-use orchestrator::{ExecReply, ExecRequest, JobId};
+use job::JobId;
+use orchestrator::{ExecReply, ExecRequest};
 
 use crate::extract::{JobPath, JsonBody, OnBehalfOfCaller};
 use crate::openapi::{BodyProblems, JobProblems, SandboxProblems, StateProblems};
 use crate::problem::Problem;
 
-/// Run a command in the sandbox of a job
+/// Run a command in a sandbox
 ///
-/// The job must have a sandbox. The answer comes when the command has ended or its time is up; the call is in the
-/// job's log.
+/// The sandbox must be running. The answer comes when the command ends or its timeout expires. The log records the call.
 #[utoipa::path(
     post, path = "/exec", tag = "sandbox", operation_id = "job_exec",
     params(("id" = JobId, Path, description = "The job")),
     request_body(content = ExecRequest, example = json!({"command": "ls -la", "timeout_s": 10})),
     responses(
-        (status = 200, description = "It has ended, well or not", body = ExecReply),
+        (status = 200, description = "The command has ended; see `status`", body = ExecReply),
         JobProblems,
         BodyProblems,
         StateProblems,

@@ -8,9 +8,8 @@ use std::collections::BTreeMap;
 use axum::extract::State;
 use axum::response::Response;
 use bytes::{BufMut, Bytes, BytesMut};
-use orchestrator::{
-    CallEnd, ExecRequest, ExecStreamOptions, JobId, LiveControl, LiveExec, LiveOutput, LiveUpdate,
-};
+use job::{CallEnd, JobId};
+use orchestrator::{ExecRequest, ExecStreamOptions, LiveControl, LiveExec, LiveOutput, LiveUpdate};
 use protocol::{MAX_SIGNAL, TerminalSize};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -32,22 +31,22 @@ pub(crate) struct StreamRequest {
     command: Option<String>,
     /// A program and its arguments.
     argv: Option<Vec<String>>,
-    /// Working directory, `/workspace` when absent.
+    /// Working directory; default `/workspace`.
     cwd: Option<String>,
-    /// Further variables.
+    /// Additional environment variables.
     #[serde(default)]
     environment: BTreeMap<String, String>,
-    /// Ends it after so many seconds; never when absent.
+    /// Timeout in seconds; default none.
     timeout_s: Option<f64>,
-    /// Gives it a terminal of this size.
+    /// Allocates a terminal of this size.
     terminal: Option<Size>,
-    /// The beginning of its standard input.
+    /// The beginning of standard input.
     stdin: Option<String>,
-    /// Leaves standard input open for binary messages; that of a terminal always is.
+    /// Keeps standard input open for binary messages; a terminal always does.
     #[serde(default)]
     keep_stdin_open: bool,
-    /// The process waits while the client does not read, as at a pipe, and no output is left out. Not with a terminal. A client that
-    /// reads nothing for long says now and then that it is there, such as with a pong.
+    /// The process blocks while the client does not read, as with a pipe, and no output is dropped. Not possible with a terminal. A
+    /// client that reads nothing for long must send something now and then, such as a pong.
     #[serde(default)]
     backpressure: bool,
 }
@@ -66,21 +65,21 @@ pub(crate) struct Size {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum StreamOrder {
-    /// The terminal has another size.
+    /// Resizes the terminal.
     Resize {
         /// Height in characters.
         rows: u16,
         /// Width in characters.
         columns: u16,
     },
-    /// Standard input has ended.
+    /// Closes standard input.
     StdinEnd {},
-    /// Send it a signal.
+    /// Sends a signal to the process.
     Signal {
-        /// Its number, 1 to 64.
+        /// Signal number, 1 to 64.
         signal: i32,
     },
-    /// End it with all its processes.
+    /// Kills the process and all its children.
     Kill {},
 }
 
@@ -88,44 +87,44 @@ pub(crate) enum StreamOrder {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum StreamNotice {
-    /// It runs.
+    /// The process has started.
     Started {
-        /// The call in the log.
+        /// The id of the call in the log.
         call: String,
     },
-    /// The client was too slow: so many bytes of output are missing here. With `backpressure` only in sandboxes that an earlier
-    /// version has started.
+    /// Bytes of output were dropped here, because the client was too slow. With `backpressure` only in sandboxes started by an
+    /// earlier version.
     Gap {
-        /// How many.
+        /// Number of bytes.
         bytes: u64,
     },
-    /// It has ended; nothing follows.
+    /// The process has ended; the last message.
     Ended {
         /// `succeeded`, `failed` or `interrupted`.
         #[schema(value_type = String)]
-        status: orchestrator::CallStatus,
+        status: job::CallStatus,
         /// Exit code.
         exit_code: Option<i32>,
-        /// Why it did not succeed, for programs.
+        /// Error code if it did not succeed.
         code: Option<String>,
-        /// Why it did not succeed, for people.
+        /// Error message if it did not succeed.
         reason: Option<String>,
-        /// What should be known of how it ran, such as connections that were refused.
+        /// Remarks, such as refused connections.
         #[serde(skip_serializing_if = "Option::is_none")]
         note: Option<String>,
-        /// From start to end.
+        /// Duration in milliseconds.
         duration_ms: u64,
     },
 }
 
-/// Run a command and talk to it (WebSocket)
+/// Run a command interactively (WebSocket)
 ///
-/// The client's first message is the text of a `StreamRequest`. Then the server sends `StreamNotice` as text and output
-/// as binary messages, whose first byte is 1 for standard output, 2 for standard error, 3 for a terminal. The client
-/// sends standard input as binary messages and `StreamOrder` as text. What cannot be done is told as a text message
-/// with the fields of a problem and `"type": "problem"`. A client that reads too slowly misses
-/// output and is told how much, unless it asks with `backpressure` that the process waits for it. When the client goes
-/// away the process goes on and stands in the log; one with a terminal is hung up.
+/// The client first sends a `StreamRequest` as text. Then the server sends `StreamNotice` as text and output as binary
+/// messages, whose first byte is 1 for standard output, 2 for standard error, 3 for a terminal. The client sends standard
+/// input as binary messages and `StreamOrder` as text. Errors are text messages with the fields of a problem and
+/// `"type": "problem"`. If the client reads too slowly, the server drops output and reports how much; with `backpressure`
+/// the process blocks instead. If the client disconnects, the process continues and its output is logged; a process with a
+/// terminal is hung up.
 #[utoipa::path(
     get, path = "/exec/stream", tag = "sandbox", operation_id = "job_exec_stream",
     params(("id" = JobId, Path, description = "The job")),
@@ -144,9 +143,11 @@ pub(crate) async fn exec_stream(
 
 /// How a session ends.
 pub(super) enum Outcome {
-    Ended(CallEnd),
+    Ended(Box<CallEnd>),
     Refused(Problem),
     Gone,
+    /// The client sent a message that is too large.
+    TooLarge,
     Closing,
 }
 
@@ -179,6 +180,7 @@ async fn run_session(
             CloseReason::Failed
         }
         Outcome::Gone => CloseReason::Done,
+        Outcome::TooLarge => CloseReason::MessageTooLarge,
         Outcome::Closing => CloseReason::ServerShutdown,
     };
     writer.close(close_reason, reader).await;
@@ -198,19 +200,20 @@ async fn begin(
         Ok(ClientMessage::Bytes(_)) => {
             return Err(Outcome::Refused(Problem::bad_request(
                 "malformed_json",
-                "the first message must be text: what to run, as JSON",
+                "the first message must be text: the command, as JSON",
             )));
         }
         Ok(ClientMessage::Gone) => return Err(Outcome::Gone),
+        Ok(ClientMessage::TooLarge) => return Err(Outcome::TooLarge),
         Ok(ClientMessage::Closing) => return Err(Outcome::Closing),
         Err(_) => {
-            let detail = "the first message, which says what to run, did not arrive in time";
+            let detail = "the first message with the command did not arrive in time";
             return Err(Outcome::Refused(Problem::bad_request("body_timeout", detail)));
         }
     };
     let request: StreamRequest = parse_json(text.as_bytes()).map_err(Outcome::Refused)?;
     if request.backpressure && request.terminal.is_some() {
-        let detail = "a terminal waits for nobody; leave out one of the two";
+        let detail = "not possible with a terminal; omit one of the two";
         return Err(Outcome::Refused(Problem::invalid_field("backpressure", detail)));
     }
     let talk = ExecStreamOptions {
@@ -244,8 +247,8 @@ async fn relay_process(
         outcome = receive_messages(reader, &control, input_sender, (gate, refusals)) => outcome,
         () = feed(input, input_receiver) => Outcome::Gone,
     };
-    // When the server shuts down, the process continues. Only a client that disconnects hangs up.
-    if matches!(outcome, Outcome::Gone | Outcome::Refused(_)) {
+    // When the server shuts down, the process continues. Only a client that disconnects or is disconnected hangs up.
+    if matches!(outcome, Outcome::Gone | Outcome::TooLarge | Outcome::Refused(_)) {
         control.hang_up().await;
     }
     outcome
@@ -293,6 +296,7 @@ pub(super) async fn receive_messages(
         }
         let done = match message {
             ClientMessage::Gone => return Outcome::Gone,
+            ClientMessage::TooLarge => return Outcome::TooLarge,
             ClientMessage::Closing => return Outcome::Closing,
             ClientMessage::Bytes(bytes) => {
                 input.add(bytes).await;
@@ -317,7 +321,7 @@ pub(super) async fn receive_messages(
         };
         // The process may have ended meanwhile; the client is about to be told.
         if let Err(error) = done {
-            tracing::debug!(%error, "an order came to nothing");
+            tracing::debug!(%error, "a client message had no effect");
         }
     }
 }

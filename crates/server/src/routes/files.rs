@@ -6,7 +6,8 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures::TryStreamExt;
-use orchestrator::{FileContent, FileListing, JobId, OrchestratorError};
+use job::JobId;
+use orchestrator::{FileContent, FileListing, OrchestratorError};
 use protocol::FileErrorCode;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -24,7 +25,7 @@ const MAX_TARGET_BYTES: usize = 4095;
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct ReadQuery {
-    /// How many levels of a directory to list, 1 when absent.
+    /// Directory levels to list; default 1.
     #[param(minimum = 1, maximum = 100)]
     depth: Option<u32>,
 }
@@ -57,12 +58,12 @@ pub(crate) async fn list_root(
 
 /// Read a file or list a directory
 ///
-/// A file comes as an attachment, a directory as a JSON listing.
+/// Returns a file as an attachment, and a directory as a JSON listing.
 #[utoipa::path(
     get, path = "/files/{*path}", tag = "files", operation_id = "read_file",
     params(
         ("id" = JobId, Path, description = "The job"),
-        ("path" = String, Path, description = "Path in the workspace; may have slashes", example = "src/main.py"),
+        ("path" = String, Path, description = "Path in the workspace; may contain slashes", example = "src/main.py"),
         ReadQuery,
     ),
     responses(
@@ -112,14 +113,14 @@ async fn send(path: &str, content: FileContent) -> Result<Response, Problem> {
     Ok(response)
 }
 
-/// Read a file as it was at the start
+/// Read the original version of a file
 ///
-/// A file that was uploaded with the job, as it came. A repository that the job started from is not kept here.
+/// A file as it was uploaded with the job. Does not include a repository that the job cloned.
 #[utoipa::path(
     get, path = "/v1/jobs/{id}/start/{*path}", tag = "files", operation_id = "read_start_file",
     params(
         ("id" = JobId, Path, description = "The job"),
-        ("path" = String, Path, description = "Path in the workspace; may have slashes", example = "src/main.py"),
+        ("path" = String, Path, description = "Path in the workspace; may contain slashes", example = "src/main.py"),
     ),
     responses(
         (status = 200, description = "The content", body = String, content_type = "application/octet-stream"),
@@ -142,7 +143,7 @@ pub(crate) struct WriteQuery {
     /// Permission bits in octal, such as `755`.
     #[param(pattern = "^[0-7]{1,3}$")]
     mode: Option<String>,
-    /// What to make of the body, a file when absent.
+    /// What to create; default a file.
     #[serde(default)]
     #[param(inline)]
     kind: WriteKind,
@@ -164,8 +165,10 @@ pub(crate) enum WriteKind {
 impl WriteQuery {
     fn mode(&self) -> Result<Option<u32>, Problem> {
         let Some(text) = &self.mode else { return Ok(None) };
+        let is_octal =
+            (1..=3).contains(&text.len()) && text.bytes().all(|byte| (b'0'..=b'7').contains(&byte));
         match u32::from_str_radix(text, 8) {
-            Ok(mode) if mode <= 0o777 => Ok(Some(mode)),
+            Ok(mode) if is_octal => Ok(Some(mode)),
             _ => {
                 let detail = format!("`{}` is not an octal number from 0 to 777", text.escape_debug());
                 Err(Problem::bad_request("invalid_query", detail).with_field("mode"))
@@ -179,21 +182,21 @@ impl WriteQuery {
 pub(crate) struct FileAnswer {
     /// Path in the workspace.
     path: String,
-    /// How many bytes were written.
+    /// Number of bytes written.
     #[serde(skip_serializing_if = "Option::is_none")]
     bytes: Option<u64>,
 }
 
 /// Write a file
 ///
-/// The body is the content, of any type and size that the job's disk allows. The file is there as a whole or not at
-/// all; missing directories are made. With `kind=directory` a directory is made, with `kind=symlink` a symbolic link to
-/// what the body says. A job that has not started takes no links.
+/// The body is the content, of any type, up to the size of the sandbox's disk. The write is atomic and creates missing parent
+/// directories. `kind=directory` creates a directory; `kind=symlink` creates a symbolic link to the path in the body. A draft
+/// accepts no links.
 #[utoipa::path(
     put, path = "/files/{*path}", tag = "files", operation_id = "write_file",
     params(
         ("id" = JobId, Path, description = "The job"),
-        ("path" = String, Path, description = "Path in the workspace; may have slashes", example = "src/main.py"),
+        ("path" = String, Path, description = "Path in the workspace; may contain slashes", example = "src/main.py"),
         WriteQuery,
     ),
     request_body(content = String, content_type = "application/octet-stream", description = "The content"),
@@ -224,8 +227,11 @@ pub(crate) async fn write(
             None
         }
         WriteKind::Symlink => {
-            let too_long = "the body is where the link points, at most 4,095 bytes";
-            let target = read_text(body, MAX_TARGET_BYTES, too_long).await?;
+            let invalid = "the body must be the target of the symlink, 1 to 4,095 bytes without NUL";
+            let target = read_text(body, MAX_TARGET_BYTES, invalid).await?;
+            if target.is_empty() || target.contains('\0') {
+                return Err(Problem::bad_request("invalid_body", invalid));
+            }
             orchestrator.make_link(job, &path, &target).await?;
             None
         }
@@ -245,7 +251,7 @@ async fn read_text(body: Body, most: usize, problem: &str) -> Result<String, Pro
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct DeleteQuery {
-    /// Also a directory with all that is in it.
+    /// Also delete a directory and everything in it.
     #[serde(default)]
     recursive: bool,
 }
@@ -255,10 +261,10 @@ pub(crate) struct DeleteQuery {
     delete, path = "/files/{*path}", tag = "files", operation_id = "delete_file",
     params(
         ("id" = JobId, Path, description = "The job"),
-        ("path" = String, Path, description = "Path in the workspace; may have slashes", example = "src/main.py"),
+        ("path" = String, Path, description = "Path in the workspace; may contain slashes", example = "src/main.py"),
         DeleteQuery,
     ),
-    responses((status = 204, description = "It is gone"), FileProblems, QueryProblems, SandboxProblems)
+    responses((status = 204, description = "Deleted"), FileProblems, QueryProblems, SandboxProblems)
 )]
 pub(crate) async fn delete(
     OnBehalfOfCaller(orchestrator): OnBehalfOfCaller,
@@ -269,11 +275,11 @@ pub(crate) async fn delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Where a file shall go.
+/// The new location of a file.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct MoveRequest {
-    /// The new path in the workspace; nothing may be there.
+    /// The new path in the workspace; must not exist.
     #[schema(example = "src/lib.py")]
     move_to: String,
 }
@@ -283,7 +289,7 @@ pub(crate) struct MoveRequest {
     post, path = "/files/{*path}", tag = "files", operation_id = "move_file",
     params(
         ("id" = JobId, Path, description = "The job"),
-        ("path" = String, Path, description = "Path in the workspace; may have slashes", example = "src/main.py"),
+        ("path" = String, Path, description = "Path in the workspace; may contain slashes", example = "src/main.py"),
     ),
     request_body = MoveRequest,
     responses(

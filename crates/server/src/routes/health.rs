@@ -8,21 +8,21 @@ use orchestrator::ReadyState;
 
 use crate::extract::AppState;
 
-/// Whether the server lives
+/// Check that the server is alive
 #[utoipa::path(
     get, path = "/healthz", tag = "operations", operation_id = "healthz",
-    responses((status = 200, description = "It does", body = String, content_type = "text/plain"))
+    responses((status = 200, description = "Alive", body = String, content_type = "text/plain"))
 )]
 pub(crate) async fn healthz() -> &'static str {
     "ok"
 }
 
-/// Whether the server can take jobs
+/// Check that the server can accept jobs
 #[utoipa::path(
     get, path = "/readyz", tag = "operations", operation_id = "readyz",
     responses(
-        (status = 200, description = "It can", body = ReadyState),
-        (status = 503, description = "It cannot; `problems` says why", body = ReadyState)
+        (status = 200, description = "Ready", body = ReadyState),
+        (status = 503, description = "Not ready; see `problems`", body = ReadyState)
     )
 )]
 pub(crate) async fn readyz(State(state): State<AppState>) -> Response {

@@ -21,38 +21,41 @@ fn unknown(reason: String) -> Problem {
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, "host_unknown", reason)
 }
 
-/// The images of this server
+/// List images
 ///
-/// The same as `caisson image list --json`. What is known is at most 20 seconds old.
+/// Same as `caisson image list --json`.
 #[utoipa::path(
     get, path = "/v1/images", tag = "operations", operation_id = "list_images",
     responses(
-        (status = 200, description = "`recipe` and `images`", body = Object),
-        (status = 503, description = "They cannot be listed", body = crate::problem::ProblemAnswer<'_>, content_type = "application/problem+json")
+        (status = 200, description = "`recipe`, `images` and `unfinished`", body = Object),
+        (status = 503, description = "The images cannot be listed", body = crate::problem::ProblemAnswer<'_>, content_type = "application/problem+json")
     )
 )]
 pub(crate) async fn images(State(state): State<AppState>) -> Result<Json<Value>, Problem> {
     state.host.images.get().await.map(Json).map_err(unknown)
 }
 
-/// What this host can do
+/// Check what this host supports
 ///
-/// The same as `caisson doctor --json`. What is known is at most 20 seconds old.
+/// Same as `caisson doctor --json`. The checks are at most 20 seconds old. `server` describes this server: `version`,
+/// `data`, and `config` with the `file` and the changed settings that need a `reload` or a `restart`.
 #[utoipa::path(
     get, path = "/v1/doctor", tag = "operations", operation_id = "doctor",
     responses(
-        (status = 200, description = "`backend` and `checks`, with `isolation` and `enforced`, or with `error`", body = Object),
-        (status = 503, description = "It cannot be looked at", body = crate::problem::ProblemAnswer<'_>, content_type = "application/problem+json")
+        (status = 200, description = "`backend`, `checks` and `server`, with `isolation` and `enforced`, or with `error`", body = Object),
+        (status = 503, description = "The host cannot be checked", body = crate::problem::ProblemAnswer<'_>, content_type = "application/problem+json")
     )
 )]
 pub(crate) async fn doctor(State(state): State<AppState>) -> Result<Json<Value>, Problem> {
-    state.host.doctor.get().await.map(Json).map_err(unknown)
+    let mut report = state.host.doctor.get().await.map_err(unknown)?;
+    report["server"] = state.host.server.get().await.map_err(unknown)?;
+    Ok(Json(report))
 }
 
-/// What holds for jobs that say nothing, and the most that the caller may ask for
+/// Get defaults and maximum limits
 #[utoipa::path(
     get, path = "/v1/defaults", tag = "operations", operation_id = "defaults",
-    responses((status = 200, description = "As the operator has set it", body = DefaultsView))
+    responses((status = 200, description = "The settings of the operator", body = DefaultsView))
 )]
 pub(crate) async fn defaults(State(state): State<AppState>, caller: Caller) -> Json<DefaultsView> {
     let submitter = caller.submitter();
@@ -64,7 +67,7 @@ pub(crate) async fn defaults(State(state): State<AppState>, caller: Caller) -> J
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct UsageQuery {
-    /// How many days, with today; 30 when absent.
+    /// Number of days, including today; default 30.
     #[param(minimum = 1, maximum = 366)]
     days: Option<u32>,
 }
@@ -84,19 +87,19 @@ impl UsageQuery {
 /// What was used.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct UsageAnswer {
-    /// Oldest first; days without jobs are left out.
+    /// Oldest first; without days that have no jobs.
     days: Vec<DayUsage>,
-    /// Whether there were more jobs than were counted: the newest 50,000 are.
+    /// Whether the counts are incomplete: only the newest 50,000 jobs are counted.
     truncated: bool,
 }
 
-/// What was used day by day
+/// Get usage per day
 ///
-/// Of the jobs that are still there: those that were deleted are not counted. A submitter sees its own alone.
+/// Deleted jobs are not counted. A submitter sees only its own jobs.
 #[utoipa::path(
     get, path = "/v1/usage", tag = "operations", operation_id = "usage",
     params(UsageQuery),
-    responses((status = 200, description = "By the day on which jobs were accepted, in UTC", body = UsageAnswer), QueryProblems)
+    responses((status = 200, description = "Usage by the day in UTC on which jobs were accepted", body = UsageAnswer), QueryProblems)
 )]
 pub(crate) async fn usage(
     State(state): State<AppState>,

@@ -4,20 +4,22 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use orchestrator::{Accepted, JobFilter, JobId, JobKind, JobPage, JobState, JobView, NewJob, Repeated};
+use job::{JobFilter, JobId, JobKind, JobPage, JobState, JobView, NewJob};
+use orchestrator::{Accepted, Repeated};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use crate::access::{Caller, parse_job_id};
 use crate::answers::{
-    AcceptedAnswer, ArtifactAnswer, ArtifactListAnswer, JobAnswer, JobListAnswer, JobSummary, STATES,
+    AcceptedAnswer, ArtifactAnswer, ArtifactListAnswer, DownloadAnswer, JobAnswer, JobListAnswer, JobSummary,
+    STATES,
 };
 use crate::clock::now_ms;
 use crate::extract::{AppState, BaseUrl, JobPath, OnBehalfOfCaller, Parameters};
 use crate::openapi::{JobProblems, QueryProblems, QueueProblems, StateProblems, SubmitProblems};
 use crate::problem::Problem;
 use crate::routes::basic::{accept, accepted, job_of};
-use crate::routes::uploads::JobForm;
+use crate::routes::uploads::{JobForm, TaskText};
 use crate::streams::{Description, send_file, set_content_headers};
 
 const MAX_PAGE: usize = 1000;
@@ -27,27 +29,27 @@ const SEARCHED_PAGES: usize = 20;
 
 /// Create a job
 ///
-/// As `multipart/form-data` it brings files: see `/schedule`. With `"start": false` it waits as a draft, takes files by
-/// `PUT /v1/jobs/{id}/files/...`, and begins with `POST /v1/jobs/{id}/start`.
+/// To submit files, send `multipart/form-data`; see `/schedule`. With `"start": false` the job stays a draft that accepts files
+/// with `PUT /v1/jobs/{id}/files/...` and starts with `POST /v1/jobs/{id}/start`.
 ///
-/// With `Idempotency-Key` the same job sent again gives the first answer again, with status 200; another job under the
-/// same key is refused.
+/// Sending the same job again with the same `Idempotency-Key` returns the first answer, with status 200. The server refuses
+/// a different job with the same key.
 #[utoipa::path(
     post, path = "/v1/jobs", tag = "jobs", operation_id = "create_job",
-    params(("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255, pattern = "^[ -~]+$", description = "Makes it safe to send the same job again")),
+    params(("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255, pattern = "^[ -~]+$", description = "Makes it safe to retry the request")),
     request_body(
         content((NewJob = "application/json", example = json!({
             "name": "first",
             "steps": [{"tool": "shell", "command": "uname -a > kernel.txt", "timeout_s": 10}],
             "limits": {"memory_mib": 256, "wall_clock_s": 60},
             "labels": {"project": "demo"}
-        })), (String = "text/plain", example = json!("Write a poem about caissons into poem.txt")),
+        })), (TaskText = "text/plain", example = json!("Write a poem about caissons into poem.txt")),
             (JobForm = "multipart/form-data")),
     ),
     responses(
         (status = 202, description = "Accepted", body = AcceptedAnswer,
-            headers(("Location" = String, description = "Where to ask how it goes"))),
-        (status = 200, description = "Accepted before, under the same key", body = AcceptedAnswer),
+            headers(("Location" = String, description = "URL of the job's status"))),
+        (status = 200, description = "Already accepted with the same idempotency key", body = AcceptedAnswer),
         SubmitProblems
     )
 )]
@@ -60,17 +62,20 @@ pub(crate) async fn create(State(state): State<AppState>, request: Request) -> R
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct ListQuery {
-    /// Only these states, separated by commas, such as `queued,running`.
+    /// Only jobs in these states, comma-separated, such as `queued,running`.
+    #[param(
+        pattern = "^ *(?:draft|queued|starting|running|paused|collecting|complete|failed|cancelled)?(?: *, *(?:draft|queued|starting|running|paused|collecting|complete|failed|cancelled)?)* *$"
+    )]
     state: Option<String>,
     /// Only jobs with this label, written `key:value`.
-    #[param(pattern = "^[^:]+:.*$")]
+    #[param(pattern = r"^[^:]+:[\s\S]*$")]
     label: Option<String>,
-    /// Only jobs with this text in their name, task, reason, labels or id, whatever the case.
+    /// Only jobs with this text in their name, task, reason, labels or id, ignoring case.
     search: Option<String>,
-    /// At most so many, 100 when absent.
+    /// Maximum number of jobs; default 100.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<usize>,
-    /// Only jobs older than this one: `next` of the page before.
+    /// Only jobs older than this one: `next` of the previous page.
     #[param(value_type = Option<JobId>)]
     before: Option<String>,
 }
@@ -105,7 +110,7 @@ pub(crate) fn parse_label(label: Option<String>) -> Result<Option<(String, Strin
     let Some(text) = label else { return Ok(None) };
     match text.split_once(':') {
         Some((key, value)) if !key.is_empty() => Ok(Some((key.to_owned(), value.to_owned()))),
-        _ => Err(refuse("label", format!("`{text}` is not of the form key:value"))),
+        _ => Err(refuse("label", format!("`{text}` is not valid; expected key:value"))),
     }
 }
 
@@ -113,10 +118,10 @@ fn parse_states(text: &str) -> Result<Vec<JobState>, Problem> {
     let parse = |name: &str| {
         STATES.iter().find(|(_, known)| *known == name).map(|(state, _)| *state).ok_or_else(|| {
             let known: Vec<&str> = STATES.iter().map(|(_, name)| *name).collect();
-            refuse("state", format!("`{name}` is not a state; known are {}", known.join(", ")))
+            refuse("state", format!("`{name}` is not a state; expected one of {}", known.join(", ")))
         })
     };
-    text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(parse).collect()
+    text.split(',').map(|name| name.trim_matches(' ')).filter(|name| !name.is_empty()).map(parse).collect()
 }
 
 fn refuse(parameter: &str, detail: String) -> Problem {
@@ -125,7 +130,7 @@ fn refuse(parameter: &str, detail: String) -> Problem {
 
 /// List jobs
 ///
-/// Newest first. A search may answer with a short page. While `next` is not null there are more: ask again with it as `before`.
+/// Newest first. A search may return a short page. While `next` is not null there are more jobs: pass it as `before`.
 #[utoipa::path(
     get, path = "/v1/jobs", tag = "jobs", operation_id = "list_jobs",
     params(ListQuery),
@@ -180,11 +185,11 @@ fn holds(view: &JobView, text: &str) -> bool {
         || view.job_id.to_string().contains(text)
 }
 
-/// Look at a job
+/// Get a job
 #[utoipa::path(
     get, path = "/v1/jobs/{id}", tag = "jobs", operation_id = "get_job",
     params(("id" = JobId, Path, description = "The job")),
-    responses((status = 200, description = "All that is known of it", body = JobAnswer), JobProblems)
+    responses((status = 200, description = "The job", body = JobAnswer), JobProblems)
 )]
 pub(crate) async fn get(
     State(state): State<AppState>,
@@ -192,16 +197,18 @@ pub(crate) async fn get(
     base: BaseUrl,
 ) -> Result<Json<JobAnswer>, Problem> {
     let view = job_of(&state, id).await?;
-    Ok(Json(JobAnswer::new(view, &base, now_ms())))
+    let files = state.orchestrator.result_files(&view).await?;
+    let downloads = files.into_iter().map(|file| DownloadAnswer::new(id, file)).collect();
+    Ok(Json(JobAnswer::new(view, &base, now_ms()).with_downloads(downloads)))
 }
 
 /// Delete a job
 ///
-/// Its log, its result and everything else go. Only a job that is over can be deleted.
+/// Deletes its log, its result and all other data. Only a job that has ended can be deleted.
 #[utoipa::path(
     delete, path = "/v1/jobs/{id}", tag = "jobs", operation_id = "delete_job",
     params(("id" = JobId, Path, description = "The job")),
-    responses((status = 204, description = "It is gone"), JobProblems, StateProblems)
+    responses((status = 204, description = "Deleted"), JobProblems, StateProblems)
 )]
 pub(crate) async fn delete(
     OnBehalfOfCaller(orchestrator): OnBehalfOfCaller,
@@ -213,13 +220,13 @@ pub(crate) async fn delete(
 
 /// Start a draft
 ///
-/// A job that was sent with `"start": false` takes files until this is called.
+/// A job submitted with `"start": false` accepts files until it is started.
 #[utoipa::path(
     post, path = "/v1/jobs/{id}/start", tag = "jobs", operation_id = "start_job",
     params(("id" = JobId, Path, description = "The job")),
     responses(
-        (status = 202, description = "It waits for its turn", body = AcceptedAnswer),
-        (status = 422, description = "`invalid_field`: the server has keys by now, and jobs may not name the model's address", body = crate::problem::ProblemAnswer<'_>, content_type = "application/problem+json"),
+        (status = 202, description = "The job is queued", body = AcceptedAnswer),
+        (status = 422, description = "`invalid_field`: the server has API keys now, and jobs may not use this model URL", body = crate::problem::ProblemAnswer<'_>, content_type = "application/problem+json"),
         JobProblems,
         StateProblems,
         QueueProblems
@@ -233,16 +240,16 @@ pub(crate) async fn start(
     Ok(accepted(Accepted { hint: view.hint(), view, repeated: Repeated::No }))
 }
 
-/// Do a job again
+/// Retry a job
 ///
-/// Makes a new job that does the same, with the same files. The old one stays as it is.
+/// Creates a new job with the same steps or task and the same files. The old job does not change.
 #[utoipa::path(
     post, path = "/v1/jobs/{id}/retry", tag = "jobs", operation_id = "retry_job",
     params(("id" = JobId, Path, description = "The job")),
     responses(
         (status = 202, description = "The new job", body = AcceptedAnswer,
-            headers(("Location" = String, description = "Where to ask how it goes"))),
-        (status = 422, description = "`invalid_field`: the server has keys by now, and jobs may not name the model's address", body = crate::problem::ProblemAnswer<'_>, content_type = "application/problem+json"),
+            headers(("Location" = String, description = "URL of the job's status"))),
+        (status = 422, description = "`invalid_field`: the server has API keys now, and jobs may not use this model URL", body = crate::problem::ProblemAnswer<'_>, content_type = "application/problem+json"),
         JobProblems,
         QueueProblems
     )
@@ -258,11 +265,11 @@ pub(crate) async fn retry(
 
 /// Cancel a job
 ///
-/// The request is stored and the job ends soon; the files it has made so far are collected.
+/// The server stores the request, ends the job soon and collects its files.
 #[utoipa::path(
     post, path = "/v1/jobs/{id}/cancel", tag = "jobs", operation_id = "cancel_job",
     params(("id" = JobId, Path, description = "The job")),
-    responses((status = 202, description = "It will end", body = JobAnswer), JobProblems, StateProblems)
+    responses((status = 202, description = "The job is being cancelled", body = JobAnswer), JobProblems, StateProblems)
 )]
 pub(crate) async fn cancel(
     OnBehalfOfCaller(orchestrator): OnBehalfOfCaller,
@@ -273,9 +280,9 @@ pub(crate) async fn cancel(
     Ok((StatusCode::ACCEPTED, Json(JobAnswer::new(view, &base, now_ms()))).into_response())
 }
 
-/// What a job printed
+/// Get the text log of a job
 ///
-/// The text log, as far as it goes by now.
+/// Everything that the job has printed so far.
 #[utoipa::path(
     get, path = "/v1/jobs/{id}/log", tag = "jobs", operation_id = "job_log",
     params(("id" = JobId, Path, description = "The job")),
@@ -299,11 +306,11 @@ pub(crate) async fn log(
     Ok(response)
 }
 
-/// What a job has made
+/// List the artifacts of a job
 #[utoipa::path(
     get, path = "/v1/jobs/{id}/artifacts", tag = "jobs", operation_id = "job_artifacts",
     params(("id" = JobId, Path, description = "The job")),
-    responses((status = 200, description = "Its artifacts", body = ArtifactListAnswer), JobProblems)
+    responses((status = 200, description = "The artifacts", body = ArtifactListAnswer), JobProblems)
 )]
 pub(crate) async fn artifacts(
     State(state): State<AppState>,

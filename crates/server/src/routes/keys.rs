@@ -4,7 +4,8 @@ use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use orchestrator::{Actor, Key, NewKey, Role, Token};
+use job::{Actor, Key, NewKey, Role};
+use orchestrator::Token;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -21,13 +22,13 @@ use crate::problem::Problem;
 pub(crate) struct KeyAnswer {
     /// Names it.
     id: String,
-    /// Whose it is.
+    /// The name of the owner.
     name: String,
-    /// What it may do.
+    /// The role.
     role: Role,
-    /// What it may use.
-    limits: orchestrator::KeyLimits,
-    /// When it was made.
+    /// The limits.
+    limits: job::KeyLimits,
+    /// When the key was created.
     #[schema(format = DateTime)]
     created_at: String,
 }
@@ -49,7 +50,7 @@ impl From<&Key> for KeyAnswer {
 pub(crate) struct NewKeyAnswer {
     #[serde(flatten)]
     key: KeyAnswer,
-    /// What to send as `Authorization: Bearer ...`. It is shown this once.
+    /// The secret, for `Authorization: Bearer ...`. It is returned only once.
     secret: String,
 }
 
@@ -60,13 +61,13 @@ pub(crate) struct KeyListAnswer {
     keys: Vec<KeyAnswer>,
 }
 
-/// Give out a key
+/// Create an API key
 ///
-/// With the first one the server begins to ask for keys; it must be an admin's.
+/// The server requires API keys as soon as the first one exists, so the first key must have the role `admin`.
 #[utoipa::path(
     post, path = "/v1/keys", tag = "operations", operation_id = "add_key",
     request_body(content = NewKey, example = json!({"name": "ada", "role": "submitter", "limits": {"max_running": 4}})),
-    responses((status = 201, description = "The key; its secret is shown this once", body = NewKeyAnswer), BodyProblems)
+    responses((status = 201, description = "The key; the secret is returned only once", body = NewKeyAnswer), BodyProblems)
 )]
 pub(crate) async fn add(
     State(state): State<AppState>,
@@ -77,7 +78,7 @@ pub(crate) async fn add(
     Ok((StatusCode::CREATED, Json(answer)).into_response())
 }
 
-/// List the keys
+/// List API keys
 #[utoipa::path(
     get, path = "/v1/keys", tag = "operations", operation_id = "list_keys",
     responses((status = 200, description = "All keys, without their secrets", body = KeyListAnswer))
@@ -87,16 +88,16 @@ pub(crate) async fn list(State(state): State<AppState>) -> Json<KeyListAnswer> {
     Json(KeyListAnswer { keys })
 }
 
-/// Take a key back
+/// Revoke an API key
 ///
-/// It ends at once, with all logins by it. Jobs that were handed in with it go on.
+/// The key and all its logins end at once. Jobs submitted with it keep running.
 #[utoipa::path(
     delete, path = "/v1/keys/{name}", tag = "operations", operation_id = "revoke_key",
     params(("name" = String, Path, description = "The name or the id of the key")),
     responses(
-        (status = 204, description = "It is gone"),
+        (status = 204, description = "Revoked"),
         (status = 404, description = "`key_not_found`"),
-        (status = 422, description = "`invalid_field`: it is the last one of an admin")
+        (status = 422, description = "`invalid_field`: it is the last admin key")
     )
 )]
 pub(crate) async fn revoke(
@@ -119,20 +120,20 @@ pub(crate) struct Login {
 /// Who is logged in.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct SessionAnswer {
-    /// Whether this server asks for keys at all.
+    /// Whether this server requires API keys.
     needs_key: bool,
     /// The name of the caller's key.
     name: Option<String>,
-    /// What the caller may do; nothing where a key is needed and none was given.
+    /// The caller's permissions; empty if a key is required and none was sent.
     role: Option<Role>,
-    /// Where else one can log in than with a key, for people; at `/v1/login`.
+    /// Name of the OpenID Connect provider, which `/v1/login` leads to.
     login_with: Option<String>,
-    /// Below which name jobs have their origins for who comes by a public name, where the operator has set one.
+    /// Base domain for job previews, if configured.
     #[serde(skip_serializing_if = "Option::is_none")]
     job_domain: Option<String>,
 }
 
-/// Who am I
+/// Get the current caller
 #[utoipa::path(
     get, path = "/v1/session", tag = "operations", operation_id = "session",
     responses((status = 200, description = "Who the caller is", body = SessionAnswer))
@@ -149,7 +150,7 @@ pub(crate) async fn session(State(state): State<AppState>, caller: Caller) -> Js
 
 /// Log in
 ///
-/// For browsers: the answer carries a cookie that says which key, not the key itself.
+/// For browsers: sets a session cookie that refers to the key and does not contain it.
 #[utoipa::path(
     post, path = "/v1/session", tag = "operations", operation_id = "log_in",
     request_body(content = Login),
@@ -167,7 +168,7 @@ pub(crate) async fn log_in(
 ) -> Result<Response, Problem> {
     let key = Token::parse(login.key.trim()).and_then(|token| state.orchestrator.key_of(&token));
     let Some(key) = key else {
-        let detail = "this server knows no such key, or no longer";
+        let detail = "unknown or revoked API key";
         return Err(Problem::new(StatusCode::UNAUTHORIZED, "key_unknown", detail));
     };
     let sealed = state.orchestrator.begin_session(key.id.as_str(), SESSION_LIFETIME);
@@ -188,13 +189,13 @@ pub(crate) async fn log_in(
 
 /// Log out
 ///
-/// Ends the login on the server: copies of its cookie stop working, and what was opened with it closes.
+/// Ends the session on the server. Copies of its cookie stop working, and views opened with it close.
 #[utoipa::path(
     delete, path = "/v1/session", tag = "operations", operation_id = "log_out",
     responses(
-        (status = 204, description = "The login has ended, and the cookie is gone"),
-        (status = 503, description = "`store_busy`, `store_unavailable`: the login still holds; `Retry-After` says when to try again", body = crate::problem::ProblemAnswer<'_>, content_type = "application/problem+json"),
-        (status = 507, description = "`server_disk_full`: the login still holds", body = crate::problem::ProblemAnswer<'_>, content_type = "application/problem+json")
+        (status = 204, description = "Logged out; the cookie is deleted"),
+        (status = 503, description = "`store_busy`, `store_unavailable`: the session is still valid; `Retry-After` says when to try again", body = crate::problem::ProblemAnswer<'_>, content_type = "application/problem+json"),
+        (status = 507, description = "`server_disk_full`: the session is still valid", body = crate::problem::ProblemAnswer<'_>, content_type = "application/problem+json")
     )
 )]
 pub(crate) async fn log_out(
@@ -219,7 +220,7 @@ const MAX_ENTRIES: usize = 1000;
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct AccessLogQuery {
-    /// How many at most; 100 when absent.
+    /// Maximum number of entries; default 100.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<usize>,
 }
@@ -231,10 +232,10 @@ pub(crate) struct AccessLogAnswer {
     entries: Vec<AccessLogEntry>,
 }
 
-/// Who did what over the API
+/// List API actions
 ///
-/// The last 1,000 requests that changed something, opened a live view, took a result, a file or the events away, or were
-/// refused, those of the servers before on this data folder included. `access.jsonl` in the data folder has more of them.
+/// The last 1,000 requests that changed something, opened a live view, downloaded a result, a file or events, or were
+/// refused, including those before a restart. `access.jsonl` in the data folder has older ones.
 #[utoipa::path(
     get, path = "/v1/access-log", tag = "operations", operation_id = "access_log",
     params(AccessLogQuery),

@@ -5,7 +5,8 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use orchestrator::{Actor, SealPurpose};
+use job::Actor;
+use orchestrator::SealPurpose;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -22,14 +23,14 @@ const MAX_REASON_CHARS: usize = 300;
 /// How long a user may take at the provider.
 const LOGIN_LIFETIME: Duration = Duration::from_secs(600);
 
-/// Log in with an account elsewhere
+/// Log in with OpenID Connect
 ///
-/// For browsers: leads to the OpenID provider of this server.
+/// For browsers: redirects to the OpenID Connect provider.
 #[utoipa::path(
     get, path = "/v1/login", tag = "operations", operation_id = "log_in_elsewhere",
     responses(
-        (status = 303, description = "To the provider"),
-        (status = 404, description = "`no_provider`: this server is set up for none", body = crate::problem::ProblemAnswer<'_>, content_type = "application/problem+json"),
+        (status = 303, description = "Redirect to the provider"),
+        (status = 404, description = "`no_provider`: no provider is configured", body = crate::problem::ProblemAnswer<'_>, content_type = "application/problem+json"),
         (status = 502, description = "`provider_failed`", body = crate::problem::ProblemAnswer<'_>, content_type = "application/problem+json")
     )
 )]
@@ -44,7 +45,8 @@ pub(crate) async fn begin(
     answer(&location, cookie(&sealed, LOGIN_LIFETIME.as_secs(), client_info.transport(&state.settings)))
 }
 
-/// What the provider sends along.
+/// What the provider sends along. The only query with unknown parameters: providers add some of their own, such as
+/// `iss` and `session_state`.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct CallbackQuery {
@@ -58,14 +60,14 @@ pub(crate) struct CallbackQuery {
     error_description: Option<String>,
 }
 
-/// Come back from the provider
+/// Complete an OpenID Connect login
 ///
-/// Leads to the page, logged in, or with a cookie that says why not.
+/// The provider redirects here. Redirects to the web page, logged in or with a cookie that contains the error.
 #[utoipa::path(
     get, path = "/v1/login/callback", tag = "operations", operation_id = "come_back",
     params(CallbackQuery),
     responses(
-        (status = 303, description = "To the page"),
+        (status = 303, description = "Redirect to the web page"),
         (status = 404, description = "`no_provider`", body = crate::problem::ProblemAnswer<'_>, content_type = "application/problem+json"),
         QueryProblems
     )
@@ -86,7 +88,7 @@ pub(crate) async fn finish(
         if let Some(error) = query.error {
             return Err(query.error_description.unwrap_or(error));
         }
-        let code = query.code.ok_or("the provider has sent neither a code nor a reason")?;
+        let code = query.code.ok_or("the provider sent neither a code nor an error")?;
         let key = oidc.finish(&callback(&base), &pending, &state_parameter, &code).await?;
         state.orchestrator.remember_oidc_user(&key.id, key.role).await.map_err(|error| error.to_string())?;
         Ok(key)
@@ -95,7 +97,7 @@ pub(crate) async fn finish(
         Ok(key) => {
             let text = encode_account(&key);
             let sealed = state.orchestrator.begin_session(&text, OIDC_SESSION_LIFETIME);
-            tracing::info!(target: "caisson_access", who = key.name, role = key.role.name(), "logged in with an account elsewhere");
+            tracing::info!(target: "caisson_access", who = key.name, role = key.role.name(), "logged in with OpenID Connect");
             let mut response = answer("/", session_cookie(&sealed, transport))?;
             response.extensions_mut().insert(LoginOutcome::Done(Actor::from(&key)));
             if let Some(ended) = cookie("", 0, transport) {
@@ -104,8 +106,8 @@ pub(crate) async fn finish(
             Ok(response)
         }
         Err(why) => {
-            // The text may come from anybody. The access log records the failure, rate limited.
-            tracing::debug!(target: "caisson_access", why, "a login with an account elsewhere failed");
+            // The text may come from anyone. The access log records the failure, rate limited.
+            tracing::debug!(target: "caisson_access", why, "login with OpenID Connect failed");
             let mut response = answer("/", problem_cookie(&why, transport))?;
             response.extensions_mut().insert(LoginOutcome::Failed);
             Ok(response)
@@ -123,10 +125,10 @@ fn check_login_state(
     pending
         .filter(|pending| pending.state == state_parameter)
         .map(|pending| (pending, state_parameter))
-        .ok_or_else(|| "the login was begun in another browser, or too long ago; begin anew".to_owned())
+        .ok_or_else(|| "the login was started in another browser or has expired; log in again".to_owned())
 }
 
-/// The reason for a failed login, which the page shows once. It is in a cookie, because anybody could craft a URL
+/// The reason for a failed login, which the page shows once. It is in a cookie, because anyone could craft a URL
 /// with it.
 fn problem_cookie(why: &str, transport: Transport) -> Option<HeaderValue> {
     let secure = if transport == Transport::Encrypted { "; Secure" } else { "" };
@@ -171,8 +173,7 @@ fn escaped(text: &str) -> String {
 }
 
 fn no_provider() -> Problem {
-    let detail =
-        "this server is set up for no OpenID provider; log in with a key, or set [oidc] in its configuration";
+    let detail = "no OpenID Connect provider is configured; log in with an API key, or set [oidc] in the configuration";
     Problem::new(StatusCode::NOT_FOUND, "no_provider", detail)
 }
 
@@ -180,7 +181,7 @@ fn failed(why: &str) -> Problem {
     Problem::new(
         StatusCode::BAD_GATEWAY,
         "provider_failed",
-        format!("the OpenID provider cannot be used: {why}"),
+        format!("the OpenID Connect provider is not usable: {why}"),
     )
 }
 
@@ -196,7 +197,7 @@ mod tests {
             [(pending(), Some("other")), (pending(), None), (None, Some("state")), (None, None)]
         {
             let refused = check_login_state(kept, state_parameter.map(ToOwned::to_owned)).unwrap_err();
-            assert!(refused.contains("begun in another browser"), "{refused}");
+            assert!(refused.contains("started in another browser"), "{refused}");
         }
     }
 

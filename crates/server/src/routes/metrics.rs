@@ -6,7 +6,8 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::http::{Method, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use orchestrator::{JobId, Orchestrator};
+use job::JobId;
+use orchestrator::Orchestrator;
 use tracing::{Instrument, Span};
 
 use crate::extract::AppState;
@@ -16,11 +17,11 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 /// The route label of a request that matches no route.
 const NO_ROUTE: &str = "none";
 
-/// Figures for Prometheus
+/// Get metrics for Prometheus
 #[utoipa::path(
     get, path = "/metrics", tag = "operations", operation_id = "metrics",
     responses((
-        status = 200, description = "Figures in the text form of OpenMetrics; docs/operations.md explains them",
+        status = 200, description = "Metrics in the OpenMetrics text format; see docs/operations/monitoring.md",
         body = String, content_type = "application/openmetrics-text"
     ))
 )]

@@ -9,6 +9,7 @@ pub(crate) mod context;
 pub(crate) mod control;
 pub(crate) mod demo;
 pub(crate) mod desktop;
+pub(crate) mod downloads;
 pub(crate) mod events;
 pub(crate) mod exec;
 mod exec_input;

@@ -2,21 +2,22 @@
 
 use axum::Json;
 use axum::extract::State;
-use orchestrator::{JobId, NetworkReport};
+use job::JobId;
+use orchestrator::NetworkReport;
 
 use crate::extract::{AppState, JobPath};
 use crate::openapi::JobProblems;
 use crate::problem::Problem;
 
-/// What a job has reached
+/// List connections
 ///
-/// Its policy, its newest connections with verdict and rule, sums, the downloads that the proxy could read with their
-/// digests, and the narrowest policy that would have sufficed. `.caisson/audit/network.jsonl` in the zip has every
-/// connection at its opening and its end.
+/// The egress policy, the newest connections with verdict and rule, totals, the downloads that the proxy could read with
+/// their digests, and the narrowest policy that would have sufficed. The download `audit/network.jsonl` lists every
+/// connection.
 #[utoipa::path(
     get, path = "/network", tag = "jobs", operation_id = "job_network",
     params(("id" = JobId, Path, description = "The job or sandbox")),
-    responses((status = 200, description = "What was reached", body = NetworkReport), JobProblems)
+    responses((status = 200, description = "The connections", body = NetworkReport), JobProblems)
 )]
 pub(crate) async fn network(
     State(state): State<AppState>,

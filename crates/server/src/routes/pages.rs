@@ -27,16 +27,16 @@ fn show(media_type: &'static str, content: &'static str) -> Response {
     (headers, content).into_response()
 }
 
-/// This documentation
+/// Browse the API documentation
 #[utoipa::path(
     get, path = "/docs", tag = "operations", operation_id = "docs",
-    responses((status = 200, description = "A page for people", body = String, content_type = "text/html"))
+    responses((status = 200, description = "A web page", body = String, content_type = "text/html"))
 )]
 pub(crate) async fn docs() -> Response {
     show(HTML, include_str!("../assets/docs.html"))
 }
 
-/// The OpenAPI document
+/// Get the OpenAPI document
 #[utoipa::path(
     get, path = "/openapi.json", tag = "operations", operation_id = "openapi",
     responses((status = 200, description = "The document", body = Object, content_type = "application/json"))

@@ -5,7 +5,8 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use bytes::BytesMut;
-use orchestrator::{JobId, OrchestratorError, PortStream};
+use job::JobId;
+use orchestrator::{OrchestratorError, PortStream};
 use serde::Serialize;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use utoipa::ToSchema;
@@ -38,7 +39,7 @@ pub(crate) struct PortAnswer {
 
 /// List open ports
 ///
-/// The ports on the sandbox's loopback that something listens on.
+/// The ports on the sandbox's loopback interface with a listener.
 #[utoipa::path(
     get, path = "/ports", tag = "sandbox", operation_id = "job_ports",
     params(("id" = JobId, Path, description = "The job")),
@@ -56,12 +57,12 @@ pub(crate) async fn list(
 
 /// Connect to a port (WebSocket)
 ///
-/// Binary messages are the bytes of one TCP connection, both ways. Closing one closes the other.
+/// Binary messages carry one TCP connection in both directions. Closing one closes the other.
 #[utoipa::path(
     get, path = "/ports/{port}", tag = "sandbox", operation_id = "job_port",
     params(
         ("id" = JobId, Path, description = "The job"),
-        ("port" = u16, Path, description = "A port that something in the sandbox listens on", minimum = 1, maximum = 65535),
+        ("port" = u16, Path, description = "An open port of the sandbox", minimum = 1, maximum = 65535),
     ),
     responses(
         (status = 101, description = "A WebSocket"),
@@ -83,7 +84,7 @@ pub(crate) async fn connect(
 fn explain(error: OrchestratorError, port: u16) -> Problem {
     match error {
         OrchestratorError::Link(protocol::ProtocolError::Refused(why)) => {
-            let detail = format!("port {port} of the sandbox cannot be reached: {why}");
+            let detail = format!("cannot connect to port {port} of the sandbox: {why}");
             Problem::new(StatusCode::BAD_GATEWAY, "port_unreachable", detail)
         }
         other => other.into(),
@@ -162,6 +163,7 @@ async fn relay_to_port<T: AsyncWriteExt>(
             }
             ClientMessage::Text(_) => return CloseReason::UnsupportedData,
             ClientMessage::Gone => return CloseReason::Done,
+            ClientMessage::TooLarge => return CloseReason::MessageTooLarge,
             ClientMessage::Closing => return CloseReason::ServerShutdown,
         }
     }

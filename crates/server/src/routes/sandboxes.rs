@@ -6,7 +6,8 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use orchestrator::{JobFilter, JobId, JobKind, JobState, NewSandbox, SandboxView};
+use job::{JobFilter, JobId, JobKind, JobState};
+use orchestrator::{NewSandbox, SandboxView};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -18,15 +19,15 @@ use crate::openapi::{BodyProblems, CreateSandboxProblems, QueryProblems, Sandbox
 use crate::problem::Problem;
 use crate::routes::jobs::{parse_label, parse_limit};
 
-/// Where a sandbox stands, in three words.
+/// The state of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum SandboxStatus {
-    /// It is being made.
+    /// The server is creating it.
     Starting,
-    /// It can be used.
+    /// It is ready.
     Running,
-    /// It is gone; `reason` says why.
+    /// It has ended; see `reason`.
     Ended,
 }
 
@@ -45,26 +46,26 @@ impl From<JobState> for SandboxStatus {
 pub(crate) struct SandboxAnswer {
     /// Names it.
     sandbox_id: JobId,
-    /// Where it stands.
+    /// Its state.
     status: SandboxStatus,
-    /// More exactly, for people.
+    /// The exact state, with its reason.
     #[schema(example = "running")]
     detail: String,
-    /// Why it ended, for programs: `ttl`, `cancelled`, ...
+    /// Code of the reason why it ended: `ttl`, `cancelled`, ...
     code: Option<String>,
-    /// Why it ended, for people.
+    /// Why it ended.
     reason: Option<String>,
-    /// For people.
+    /// The name.
     name: Option<String>,
-    /// For finding it again.
+    /// The labels.
     labels: BTreeMap<String, String>,
-    /// When it was asked for.
+    /// When it was requested.
     #[schema(format = DateTime)]
     created_at: String,
-    /// When it ends unless somebody uses it.
+    /// When it ends if it is not used.
     #[schema(format = DateTime)]
     expires_at: Option<String>,
-    /// Ends it when nobody has used it for so many seconds.
+    /// Seconds without use until it ends.
     ttl_s: Option<f64>,
 }
 
@@ -98,16 +99,16 @@ pub(crate) struct SandboxListAnswer {
     next: Option<JobId>,
 }
 
-/// Make a sandbox
+/// Create a sandbox
 ///
-/// The answer comes when it runs, or after 30 seconds. It ends when nobody has used it for `ttl_s` seconds. A command
-/// that runs while somebody waits for it, an open WebSocket and a file that is read or written are uses.
+/// The answer comes when the sandbox runs, or after 30 seconds. A sandbox ends when it has not been used for `ttl_s`
+/// seconds. Commands that a client waits for, open WebSockets and file transfers count as use.
 #[utoipa::path(
     post, path = "/v1/sandboxes", tag = "sandboxes", operation_id = "create_sandbox",
     request_body(content = NewSandbox, example = json!({"ttl_s": 600, "limits": {"memory_mib": 512}})),
     responses(
-        (status = 201, description = "It runs; where `status` says `ended` it could not be made, and `reason` says why",
-            body = SandboxAnswer, headers(("Location" = String, description = "Where it is"))),
+        (status = 201, description = "The sandbox; if `status` is `ended`, it could not be created, see `reason`",
+            body = SandboxAnswer, headers(("Location" = String, description = "URL of the sandbox"))),
         BodyProblems,
         CreateSandboxProblems
     )
@@ -120,7 +121,7 @@ pub(crate) async fn create(
     let orchestrator = state.orchestrator;
     // If the caller disconnects, creating the sandbox must not stop halfway.
     let making = tokio::spawn(async move { orchestrator.create_sandbox(new, caller.submitter()).await });
-    let sandbox = making.await.map_err(|_| Problem::internal("making the sandbox was broken off"))??;
+    let sandbox = making.await.map_err(|_| Problem::internal("creating the sandbox was interrupted"))??;
     let location = HeaderValue::try_from(format!("/v1/sandboxes/{}", sandbox.view.job_id)).ok();
     let mut response = (StatusCode::CREATED, Json(SandboxAnswer::new(sandbox))).into_response();
     if let Some(location) = location {
@@ -134,16 +135,16 @@ pub(crate) async fn create(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct SandboxQuery {
-    /// Also those that have ended.
+    /// Include sandboxes that have ended.
     #[serde(default)]
     all: bool,
     /// Only sandboxes with this label, written `key:value`.
-    #[param(pattern = "^[^:]+:.*$")]
+    #[param(pattern = r"^[^:]+:[\s\S]*$")]
     label: Option<String>,
-    /// At most so many, 100 when absent.
+    /// Maximum number of sandboxes; default 100.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<usize>,
-    /// Only sandboxes older than this one: `next` of the page before.
+    /// Only sandboxes older than this one: `next` of the previous page.
     #[param(value_type = Option<JobId>)]
     before: Option<String>,
 }
@@ -170,7 +171,7 @@ impl SandboxQuery {
 
 /// List sandboxes
 ///
-/// Newest first. While `next` is not null there are more: ask again with it as `before`.
+/// Newest first. While `next` is not null there are more sandboxes: pass it as `before`.
 #[utoipa::path(
     get, path = "/v1/sandboxes", tag = "sandboxes", operation_id = "list_sandboxes",
     params(SandboxQuery),
@@ -186,11 +187,11 @@ pub(crate) async fn list(
     Ok(Json(SandboxListAnswer { sandboxes: sandboxes.into_iter().map(SandboxAnswer::new).collect(), next }))
 }
 
-/// Look at a sandbox
+/// Get a sandbox
 #[utoipa::path(
     get, path = "/v1/sandboxes/{id}", tag = "sandboxes", operation_id = "get_sandbox",
     params(("id" = JobId, Path, description = "The sandbox")),
-    responses((status = 200, description = "All that is known of it", body = SandboxAnswer), SandboxIdProblems)
+    responses((status = 200, description = "The sandbox", body = SandboxAnswer), SandboxIdProblems)
 )]
 pub(crate) async fn get(
     State(state): State<AppState>,
@@ -203,12 +204,12 @@ pub(crate) async fn get(
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ExtendRequest {
-    /// Ends it when nobody has used it for so many seconds, from now on.
+    /// The new time to live: seconds without use until the sandbox ends, counted from now.
     #[schema(example = 600)]
     ttl_s: f64,
 }
 
-/// Keep a sandbox
+/// Extend a sandbox
 ///
 /// Sets its `ttl_s`, and counts as a use.
 #[utoipa::path(
@@ -232,11 +233,11 @@ pub(crate) async fn extend(
 
 /// End a sandbox
 ///
-/// Everything in it goes; nothing is collected. May be said more than once.
+/// Deletes everything in it and collects nothing. Idempotent.
 #[utoipa::path(
     delete, path = "/v1/sandboxes/{id}", tag = "sandboxes", operation_id = "delete_sandbox",
     params(("id" = JobId, Path, description = "The sandbox")),
-    responses((status = 204, description = "It has ended"), SandboxIdProblems)
+    responses((status = 204, description = "Ended"), SandboxIdProblems)
 )]
 pub(crate) async fn delete(
     OnBehalfOfCaller(orchestrator): OnBehalfOfCaller,

@@ -6,7 +6,7 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
-use orchestrator::{Actor, NewSharedLink, SessionId, SharedLink};
+use job::{Actor, NewSharedLink, SessionId, SharedLink};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -30,15 +30,15 @@ pub(crate) struct NewShare {
     /// `desktop`, `terminal`, `files`, `output`, `events`, `notebook`, or a port such as `5173`.
     #[schema(example = "desktop")]
     view: String,
-    /// Seconds that the link holds; an hour when absent, 30 days at most. One made by who is logged in with an account elsewhere ends
-    /// with that login.
+    /// Lifetime of the link in seconds; default an hour, at most 30 days. A link created in an OpenID Connect session ends with that
+    /// session.
     #[serde(default)]
     #[schema(minimum = 1, maximum = 2_592_000)]
     for_s: Option<u64>,
-    /// `watch`, or `use` to let others type and click too. A port is always used.
+    /// `watch` for view-only access, or `use` to allow typing and clicking. A port always has `use`.
     #[serde(default)]
     rights: Rights,
-    /// For the web page, which opens notebooks and ports with it: the link ends with the login that it is made in, and is not listed.
+    /// For the web page, which opens notebooks and ports this way: the link ends with the current session and is not listed.
     #[serde(default)]
     this_login: bool,
 }
@@ -46,16 +46,16 @@ pub(crate) struct NewShare {
 /// A link.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ShareAnswer {
-    /// Names it, for `DELETE`; absent with `this_login`.
+    /// Id of the link, for `DELETE`; absent with `this_login`.
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<String>,
-    /// Shows the view to whoever opens it.
+    /// The link.
     url: String,
     /// The view.
     view: String,
-    /// What may be done through it.
+    /// The rights of the link.
     rights: Rights,
-    /// When it ends; it also ends with the key of who made it, and when somebody revokes it.
+    /// When it expires. It also ends when it is revoked, or when the key that created it is revoked.
     #[schema(format = DateTime)]
     expires_at: String,
 }
@@ -63,18 +63,18 @@ pub(crate) struct ShareAnswer {
 /// A link on record.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct SharedLinkAnswer {
-    /// Names it. It opens nothing: the link itself is shown once, to who makes it.
+    /// Id of the link. The link itself is returned only once, when it is created.
     id: String,
     /// The view.
     view: String,
-    /// What may be done through it.
+    /// The rights of the link.
     rights: Rights,
-    /// Who made it.
+    /// Who created it.
     made_by: Actor,
-    /// When it was made.
+    /// When it was created.
     #[schema(format = DateTime)]
     created_at: String,
-    /// When it ends.
+    /// When it expires.
     #[schema(format = DateTime)]
     expires_at: String,
 }
@@ -95,16 +95,16 @@ impl From<SharedLink> for SharedLinkAnswer {
 /// The links of a job.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ShareListAnswer {
-    /// Those that hold, newest first.
+    /// The valid links, newest first.
     shares: Vec<SharedLinkAnswer>,
 }
 
 /// Share one view of a job
 ///
-/// The link shows this view to whoever has it, without a key, until it ends or somebody revokes it. It reaches nothing else.
+/// Anyone with the link can open this view, and nothing else, without an API key until the link expires or is revoked.
 #[utoipa::path(
     post, path = "/shares", tag = "sandbox", operation_id = "job_share",
-    params(("id" = orchestrator::JobId, Path, description = "The job")),
+    params(("id" = job::JobId, Path, description = "The job")),
     request_body(content = NewShare),
     responses(
         (status = 201, description = "The link", body = ShareAnswer),
@@ -158,22 +158,19 @@ pub(crate) async fn share(
 /// The current login session and its remaining seconds. Only views on the origins of jobs can be limited to a login.
 fn this_login(grant: &AccessGrant, view: View) -> Result<(&SessionId, u64), Problem> {
     if !matches!(view, View::Notebook | View::Port(_)) {
-        return Err(Problem::invalid_field(
-            "this_login",
-            "is for notebooks and ports; a login itself opens all else",
-        ));
+        return Err(Problem::invalid_field("this_login", "is only possible for notebooks and ports"));
     }
     grant.session().ok_or_else(|| {
-        Problem::invalid_field("this_login", "there is no login; the key itself opens what a job serves")
+        Problem::invalid_field("this_login", "needs a login session; with an API key, open the view directly")
     })
 }
 
-/// List the links that share views of a job
+/// List share links of a job
 ///
-/// Those that hold, with who made them and what they allow. The links themselves are not shown again.
+/// The valid links with their creators and rights. The links themselves are not returned again.
 #[utoipa::path(
     get, path = "/shares", tag = "sandbox", operation_id = "list_shares",
-    params(("id" = orchestrator::JobId, Path, description = "The job")),
+    params(("id" = job::JobId, Path, description = "The job")),
     responses((status = 200, description = "Newest first", body = ShareListAnswer), JobProblems)
 )]
 pub(crate) async fn list(
@@ -186,17 +183,17 @@ pub(crate) async fn list(
     Ok(Json(ShareListAnswer { shares: holding.map(SharedLinkAnswer::from).collect() }))
 }
 
-/// Revoke a shared link
+/// Revoke a share link
 ///
-/// It ends at once, and what was opened with it closes.
+/// The link ends at once, and views opened with it close.
 #[utoipa::path(
     delete, path = "/shares/{share}", tag = "sandbox", operation_id = "revoke_share",
     params(
-        ("id" = orchestrator::JobId, Path, description = "The job"),
+        ("id" = job::JobId, Path, description = "The job"),
         ("share" = String, Path, description = "The id of the link"),
     ),
     responses(
-        (status = 204, description = "It is gone"),
+        (status = 204, description = "Revoked"),
         ShareProblems
     )
 )]
@@ -211,13 +208,13 @@ pub(crate) async fn revoke(
 
 /// Open a shared view
 ///
-/// Sets a cookie for this view alone and leads there.
+/// Sets a cookie for this view only and redirects to it.
 #[utoipa::path(
     get, path = "/share/{link}", tag = "basic", operation_id = "open_share",
-    params(("link" = String, Path, description = "The sealed part of the link")),
+    params(("link" = String, Path, description = "The token of the link")),
     responses(
-        (status = 303, description = "To the view"),
-        (status = 410, description = "`share_over`: the link has ended, or never was one", body = crate::problem::ProblemAnswer<'_>, content_type = "application/problem+json")
+        (status = 303, description = "Redirect to the view"),
+        (status = 410, description = "`share_over`: the link is not valid or has expired", body = crate::problem::ProblemAnswer<'_>, content_type = "application/problem+json")
     )
 )]
 pub(crate) async fn open(
@@ -228,7 +225,7 @@ pub(crate) async fn open(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let Some(share) = Share::open(&state.orchestrator, &link) else {
-        let detail = "this link has ended, or never was one; ask whoever sent it for a new one";
+        let detail = "this link is not valid or has expired; ask the sender for a new one";
         return Err(Problem::new(StatusCode::GONE, "share_over", detail));
     };
     let job = share.job;
@@ -245,7 +242,7 @@ pub(crate) async fn open(
             let token =
                 uri.query().filter(|query| share.view == View::Notebook && query.starts_with(TAKEOVER));
             url.map(|url| token.iter().fold(url, |url, token| format!("{url}&{token}"))).ok_or_else(|| {
-                let detail = "what a job serves is shown by the loopback names of the server's own machine, or below the `job_domain` that its operator sets";
+                let detail = "previews work on loopback names of the server's machine, or below the `job_domain` that the operator sets";
                 Problem::new(StatusCode::CONFLICT, "not_on_loopback", detail)
             })?
         }

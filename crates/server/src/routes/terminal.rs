@@ -2,7 +2,8 @@
 
 use axum::extract::State;
 use axum::response::Response;
-use orchestrator::{CallEnd, JobId, LiveExec, LiveOutput, LiveUpdate};
+use job::{CallEnd, JobId};
+use orchestrator::{LiveExec, LiveOutput, LiveUpdate};
 use protocol::TerminalSize;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
@@ -39,39 +40,39 @@ fn default_columns() -> u16 {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum TerminalNotice {
-    /// The first message: the shell is there.
+    /// The first message: the shell is ready.
     Session {
-        /// To come back with, as `?session=`.
+        /// Id of the session, for `?session=`.
         session: String,
     },
-    /// The client was too slow: so many bytes of output are missing here.
+    /// Bytes of output were dropped here, because the client was too slow.
     Gap {
-        /// How many.
+        /// Number of bytes.
         bytes: u64,
     },
-    /// The shell has ended; nothing follows.
+    /// The shell has ended; the last message.
     Ended {
         /// Exit code.
         exit_code: Option<i32>,
-        /// Why it did not end by itself, for people.
+        /// The reason if it did not end by itself.
         reason: Option<String>,
     },
 }
 
 /// Open a terminal (WebSocket)
 ///
-/// A shell in the sandbox. Binary messages are what is typed and what is to be shown, as xterm knows it. The server
-/// says `TerminalNotice` as text, first of all the session; the client says `StreamOrder` as text, such as
-/// `{"type": "resize", "rows": 40, "columns": 120}`. The shell goes on when the connection ends, also when the server is
-/// restarted: `?session=` comes back to it and shows what it printed last. What cannot be done is told as a text message
-/// with the fields of a problem and `"type": "problem"`.
+/// A shell in the sandbox. Binary messages carry input and output in the xterm format. The server sends `TerminalNotice` as
+/// text, first the session; the client sends `StreamOrder` as text, such as
+/// `{"type": "resize", "rows": 40, "columns": 120}`. The shell survives a lost connection and a restart of the server:
+/// `?session=` reconnects and shows its latest output. Errors are text messages with the fields of a problem and
+/// `"type": "problem"`.
 #[utoipa::path(
     get, path = "/terminal", tag = "sandbox", operation_id = "job_terminal",
     params(
         ("id" = JobId, Path, description = "The job"),
-        ("session" = Option<String>, Query, description = "A session to come back to; a new one when absent"),
-        ("rows" = Option<u16>, Query, description = "Height in characters, 24 when absent"),
-        ("columns" = Option<u16>, Query, description = "Width in characters, 80 when absent"),
+        ("session" = Option<String>, Query, description = "Id of a session to reconnect to; default a new session"),
+        ("rows" = Option<u16>, Query, maximum = 65535, description = "Height in characters; default 24"),
+        ("columns" = Option<u16>, Query, maximum = 65535, description = "Width in characters; default 80"),
     ),
     responses((status = 101, description = "A WebSocket"), JobProblems, WebSocketProblems)
 )]
@@ -112,7 +113,8 @@ async fn run_session(
         Err(problem) => Outcome::Refused(problem),
     };
     let close_reason = match outcome {
-        Outcome::Ended(CallEnd { exit_code, reason, .. }) => {
+        Outcome::Ended(end) => {
+            let CallEnd { exit_code, reason, .. } = *end;
             let _ = writer.text(text_of(&TerminalNotice::Ended { exit_code, reason })).await;
             CloseReason::Done
         }
@@ -121,6 +123,7 @@ async fn run_session(
             CloseReason::Failed
         }
         Outcome::Gone => CloseReason::Done,
+        Outcome::TooLarge => CloseReason::MessageTooLarge,
         Outcome::Closing => CloseReason::ServerShutdown,
     };
     writer.close(close_reason, reader).await;

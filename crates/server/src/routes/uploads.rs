@@ -9,11 +9,12 @@ use axum::extract::{FromRequest, Multipart, Request};
 use axum::http::{HeaderMap, StatusCode, header};
 use bytes::{Bytes, BytesMut};
 use futures::TryStreamExt;
+use job::{JobId, NewJob, Submitter};
 use orchestrator::{
-    Accepted, Afterwards, ArchiveKind, Bringing, JobId, NewJob, Orchestrator, OrchestratorError, Repeated,
-    Submission, Submitter,
+    Accepted, Afterwards, ArchiveKind, Bringing, Orchestrator, OrchestratorError, Repeated, Submission,
 };
 use protocol::FileErrorCode;
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 use utoipa::ToSchema;
 
@@ -23,23 +24,32 @@ use crate::problem::Problem;
 /// The part whose content is unpacked into the workspace.
 const ARCHIVE: &str = "archive";
 
-/// A job that brings files.
+/// A plain-text task.
+#[derive(ToSchema)]
+#[schema(value_type = String, example = "Write a poem about caissons into poem.txt")]
+#[expect(dead_code, reason = "for the document alone")]
+pub(crate) struct TaskText(String);
+
+/// A job with files.
 #[derive(ToSchema)]
 #[expect(dead_code, reason = "for the document alone")]
 pub(crate) struct JobForm {
-    /// The job. It, `task` or `steps` must come before the files.
-    job: Option<NewJob>,
+    /// The job as JSON. It, `task` or `steps` must come before the files.
+    #[schema(required = false)]
+    job: String,
     /// The task of the job.
-    task: Option<String>,
-    /// The steps of the job.
-    steps: Option<Vec<orchestrator::Step>>,
-    /// A .zip, .tar or .tar.gz, which is unpacked into the workspace. Any number.
-    #[schema(value_type = Option<String>, format = Binary)]
-    archive: Option<Vec<u8>>,
-    /// Any other part is a file: its file name, or else its own, is its path in the workspace. Other fields of a job belong into
-    /// `job`.
-    #[schema(value_type = Option<String>, format = Binary)]
-    file: Option<Vec<u8>>,
+    #[schema(required = false)]
+    task: String,
+    /// The steps of the job as JSON.
+    #[schema(required = false)]
+    steps: String,
+    /// A .zip, .tar or .tar.gz to unpack into the workspace; repeatable.
+    #[schema(required = false, value_type = String, format = Binary)]
+    archive: Vec<u8>,
+    /// Any other part is a file. Its file name, or else the part's name, is its path in the workspace. Put other fields of a job
+    /// into `job`.
+    #[schema(required = false, value_type = String, format = Binary)]
+    file: Vec<u8>,
 }
 
 pub(crate) fn is_multipart(headers: &HeaderMap) -> bool {
@@ -108,16 +118,11 @@ impl FormUpload {
     async fn read(&mut self, mut form: Multipart) -> Result<(), Problem> {
         while let Some(field) = form.next_field().await.map_err(|error| malformed(&error))? {
             let name = field.name().unwrap_or_default().to_owned();
-            let describes =
-                name == "job" || (field.file_name().is_none() && ["task", "steps"].contains(&&*name));
+            let describes = name == "job" || (field.file_name().is_none() && is_job_field(&name));
             if describes {
                 let text = self.read_text(field, &name).await?;
                 self.describe(&name, &text).map_err(|problem| with_part_name(problem, &name))?;
                 continue;
-            }
-            if field.file_name().is_none() && is_job_field(&name) {
-                let detail = "is a field of the job: it belongs into the part `job`, which is JSON; a file of this name needs a file name";
-                return Err(Problem::invalid_field(&name, detail));
             }
             self.content.begin_part(&name, field.file_name());
             match self.draft().await? {
@@ -160,11 +165,12 @@ impl FormUpload {
         let job = self.job.get_or_insert_default();
         match name {
             "task" if job.task.is_none() => job.task = parse_task(text)?.task,
-            "steps" if job.steps.is_none() => job.steps = Some(parse_list(text)?),
+            "steps" if job.steps.is_none() => job.steps = Some(parse_list(name, text)?),
             "job" if serde_json::to_value(&*job).is_ok_and(|job| job == serde_json::json!({})) => {
                 *job = parse_json(text)?;
             }
-            _ => return Err(Problem::invalid_field(name, "was already given")),
+            "task" | "steps" | "job" => return Err(Problem::invalid_field(name, "was already given")),
+            _ => *job = with_field(job, name, text)?,
         }
         Ok(())
     }
@@ -173,8 +179,7 @@ impl FormUpload {
     async fn draft(&mut self) -> Result<Draft, Problem> {
         if self.accepted.is_none() {
             let Some(mut job) = self.job.take() else {
-                let detail =
-                    "the form must begin with the job: a part `job` (JSON), `task` (text) or `steps` (JSON)";
+                let detail = "the form must begin with the job: a part `job` (JSON), or its fields, such as `task` (text) or `steps` (JSON)";
                 return Err(Problem::invalid_field("job", detail));
             };
             if job.start == Some(false) {
@@ -223,6 +228,31 @@ impl FormUpload {
 /// Whether a job has a field of this name. As a file it would be ignored for the job, so it is rejected.
 fn is_job_field(name: &str) -> bool {
     serde_json::from_value::<NewJob>(serde_json::json!({ name: null })).is_ok()
+}
+
+/// The job with one more field, from a part such as `model`: JSON, or plain text where the field takes text.
+fn with_field(job: &NewJob, name: &str, text: &[u8]) -> Result<NewJob, Problem> {
+    let wrong = |detail: &str| Problem::invalid_field(name, detail);
+    let text = std::str::from_utf8(text).map_err(|_| wrong("is not UTF-8 text"))?;
+    let Ok(Value::Object(fields)) = serde_json::to_value(job) else {
+        return Err(Problem::internal("the job cannot be read"));
+    };
+    if fields.contains_key(name) {
+        return Err(wrong("was already given"));
+    }
+    let with = |value: Value| {
+        let mut fields = fields.clone();
+        fields.insert(name.to_owned(), value);
+        job::read::<NewJob, _>(Value::Object(fields))
+    };
+    let json = serde_json::from_str::<Value>(text).ok();
+    let (json, first) = match json {
+        Some(json) if json.is_object() || json.is_array() => (None, json),
+        json => (json, Value::from(text)),
+    };
+    let parsed = with(first).or_else(|error| json.map_or(Err(error), with));
+    // The caller adds the name of the part to the path of a field within it.
+    parsed.map_err(|error| Problem::invalid_field(error.field.as_str(), error.sentence("field", "the form")))
 }
 
 /// The job that a form refers to.
@@ -279,7 +309,13 @@ impl Content {
 /// Names the form part in a problem.
 fn with_part_name(problem: Problem, name: &str) -> Problem {
     let field = match problem.field() {
-        Some(field) if field == name => name.to_owned(),
+        Some(field)
+            if field
+                .strip_prefix(name)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '['])) =>
+        {
+            field.to_owned()
+        }
         // A field inside `job` is named as if the job had been sent as JSON.
         Some(field) if name == "job" => field.to_owned(),
         Some(field) => format!("{name}{field}"),
@@ -312,6 +348,27 @@ mod tests {
     }
 
     #[test]
+    fn parts_are_fields_of_the_job_as_text_or_json() {
+        let mut job = NewJob::from_task("look".into());
+        let parts =
+            [("model", "openai/gpt-5"), ("name", "5"), ("priority", "5"), ("limits", "{\"memory_mib\": 64}")];
+        for (name, text) in parts {
+            job = with_field(&job, name, text.as_bytes()).unwrap();
+        }
+        let wanted = serde_json::json!({
+            "task": "look", "model": "openai/gpt-5", "name": "5", "priority": 5, "limits": {"memory_mib": 64}
+        });
+        assert_eq!(serde_json::to_value(&job).unwrap(), wanted);
+        for (name, text) in [("model", "again"), ("priority", "high"), ("approve_plan", "perhaps")] {
+            assert_eq!(with_field(&job, name, text.as_bytes()).unwrap_err().field(), Some(name));
+        }
+        let refused = with_field(&job, "desktop", b"{\"width\": \"wide\"}").unwrap_err();
+        assert_eq!(refused.field(), Some("desktop.width"));
+        let leaked = job::SERDE_WORDING.iter().find(|words| refused.detail().contains(*words));
+        assert_eq!(leaked, None, "{}", refused.detail());
+    }
+
+    #[test]
     fn problems_name_the_part() {
         let named = |field: &str, part: &str| {
             with_part_name(Problem::invalid_field(field, "is wrong"), part)
@@ -322,6 +379,8 @@ mod tests {
         assert_eq!(named("", "archive"), "archive");
         assert_eq!(named("steps[0].tool", "job"), "steps[0].tool");
         assert_eq!(named("[0].tool", "steps"), "steps[0].tool");
+        assert_eq!(named("steps[0].tool", "steps"), "steps[0].tool");
+        assert_eq!(named("desktop.width", "desktop"), "desktop.width");
         assert_eq!(named("task", "task"), "task");
     }
 }

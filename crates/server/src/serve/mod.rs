@@ -142,7 +142,7 @@ async fn accept_all(serving: Arc<Serving>, listener: TcpListener) {
             }
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
-                tracing::warn!(%error, "accepting a connection failed; going on");
+                tracing::warn!(%error, "cannot accept a connection");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }

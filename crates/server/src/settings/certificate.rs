@@ -88,7 +88,7 @@ fn read(chain: &Path, key: &Path) -> Result<CertifiedKey, ServerError> {
         .and_then(Iterator::collect)
         .map_err(|error| failed("reading the certificate", chain, error.into()))?;
     if certificates.is_empty() {
-        return Err(failed("reading the certificate", chain, "it holds no certificate in PEM form".into()));
+        return Err(failed("reading the certificate", chain, "it contains no PEM certificate".into()));
     }
     let secret =
         PrivateKeyDer::from_pem_file(key).map_err(|error| failed("reading the key", key, error.into()))?;
@@ -129,7 +129,7 @@ mod tests {
         let (_, foreign) = write(other.path());
         for (chain, key, named) in [
             (Path::new("/nowhere.pem"), key.as_path(), "/nowhere.pem"),
-            (&*key, &*key, "no certificate"),
+            (&*key, &*key, "no PEM certificate"),
             (&*chain, &*chain, "key"),
             (&*chain, &*foreign, "joining"),
         ] {

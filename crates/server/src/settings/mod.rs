@@ -47,7 +47,7 @@ pub struct ServerSettings {
     pub job_domain: Option<String>,
     /// Proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` headers are trusted.
     pub trusted_proxies: Vec<IpAddr>,
-    /// Enables TLS on every listener of the API.
+    /// Enables TLS on every listener of the API, and on fixed ports beyond loopback.
     pub certificate: Option<Certificate>,
     /// Login with OpenID Connect.
     pub oidc: Option<OidcSettings>,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use orchestrator::{KeyLimits, Role};
+use job::{KeyLimits, Role};
 
 /// The OpenID Connect settings.
 #[derive(Debug, Clone, PartialEq)]

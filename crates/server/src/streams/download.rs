@@ -154,7 +154,7 @@ fn out_of_range(size: u64) -> Response {
 
 fn unreadable(error: &std::io::Error) -> Problem {
     tracing::error!(%error, "a file of a job cannot be read");
-    Problem::internal("a file of the job cannot be read; the server's log says why")
+    Problem::internal("the file cannot be read; see the server log")
 }
 
 #[cfg(test)]

@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::Stream;
-use orchestrator::{
-    Cursor, Delta, Event, EventBody, JobId, Orchestrator, OrchestratorError, Sequence, Snapshot,
-};
+use job::{Event, EventBody, JobId, Sequence};
+use orchestrator::{Cursor, Delta, Orchestrator, OrchestratorError, Snapshot};
 use tokio::sync::watch;
 
 use crate::access::CloseSignal;
@@ -238,7 +237,7 @@ fn ends_job(event: &Event) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use orchestrator::JobState;
+    use job::JobState;
 
     use super::*;
 

@@ -1,5 +1,5 @@
 //! Parses the messages of a VNC viewer (RFC 6143 plus the extensions of noVNC and TigerVNC), so that those that act
-//! on the desktop can be dropped while somebody else controls it. Pure: bytes in, bytes out.
+//! on the desktop can be dropped while another user controls it. Pure: bytes in, bytes out.
 //!
 //! The parser and the VNC server must agree on where each message ends. If they differed by one byte, a client could
 //! hide a key press inside a harmless message. Therefore only what both parse alike is accepted: two protocol

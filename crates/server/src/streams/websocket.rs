@@ -3,6 +3,7 @@
 //! Nothing is queued here. Each message is handed to the connection before the next one is fetched, so a slow client
 //! slows down the producer and costs no memory.
 
+use std::error::Error as _;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -111,6 +112,8 @@ pub(crate) enum ClientMessage {
     Bytes(Bytes),
     /// The client closed the connection or was lost.
     Gone,
+    /// The client sent a message of more than [`MAX_MESSAGE_BYTES`]. Nothing can be received after it.
+    TooLarge,
     /// The server is shutting down, or the client's lease has ended.
     Closing,
 }
@@ -136,10 +139,16 @@ impl SocketReader {
                 Ok(Some(Ok(Message::Text(text)))) => return ClientMessage::Text(text),
                 Ok(Some(Ok(Message::Binary(bytes)))) => return ClientMessage::Bytes(bytes),
                 Ok(Some(Ok(Message::Ping(_) | Message::Pong(_)))) => {}
+                Ok(Some(Err(error))) if is_too_large(&error) => return ClientMessage::TooLarge,
                 Ok(Some(Ok(Message::Close(_)) | Err(_)) | None) | Err(_) => return ClientMessage::Gone,
             }
         }
     }
+}
+
+fn is_too_large(error: &axum::Error) -> bool {
+    let source = error.source().and_then(|source| source.downcast_ref::<tungstenite::Error>());
+    matches!(source, Some(tungstenite::Error::Capacity(_)))
 }
 
 /// The client can no longer be written to.
@@ -177,12 +186,16 @@ impl SocketWriter {
     }
 
     /// Sends a close frame and waits briefly for the peer's. If the connection were closed at once, the client's TCP
-    /// stack might discard data that is still in flight.
+    /// stack might discard data that is still in flight. After a message that is too large, the peer's frame cannot
+    /// be received, so this waits for as long as it may take.
     pub(crate) async fn close(mut self, reason: CloseReason, mut reader: SocketReader) {
-        let frame = CloseFrame { code: reason.code(), reason: Utf8Bytes::default() };
+        let frame = CloseFrame { code: reason.code(), reason: Utf8Bytes::from_static(reason.text()) };
         let close_reason = async {
             if self.send(Message::Close(Some(frame))).await.is_ok() {
                 while let Some(Ok(_)) = reader.stream.next().await {}
+                if reason == CloseReason::MessageTooLarge {
+                    std::future::pending::<()>().await;
+                }
             }
         };
         let _ = tokio::time::timeout(CLOSE_TIMEOUT, close_reason).await;
@@ -195,6 +208,7 @@ pub(crate) enum CloseReason {
     Done,
     ServerShutdown,
     UnsupportedData,
+    MessageTooLarge,
     Failed,
 }
 
@@ -204,7 +218,16 @@ impl CloseReason {
             Self::Done => close_code::NORMAL,
             Self::ServerShutdown => close_code::AWAY,
             Self::UnsupportedData => close_code::UNSUPPORTED,
+            Self::MessageTooLarge => close_code::SIZE,
             Self::Failed => close_code::ERROR,
+        }
+    }
+
+    /// What the client's developer should know.
+    fn text(self) -> &'static str {
+        match self {
+            Self::MessageTooLarge => "a message may have at most 1 MiB (1048576 bytes)",
+            Self::Done | Self::ServerShutdown | Self::UnsupportedData | Self::Failed => "",
         }
     }
 }

@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::changed_region::{numbered_regions, syntax_note};
 use super::patch::{self, FilePatch};
 use super::{file_error, file_path};
 use crate::event::{ToolEnd, ToolStatus};
@@ -14,6 +15,8 @@ use crate::host::{Effect, Stopped};
 use crate::tools::{CallContext, Tool, ToolFlow};
 
 const MAX_READ_BYTES: u64 = 8 * 1024 * 1024;
+/// Of how many files the changed lines are shown.
+const MAX_SHOWN_FILES: usize = 5;
 
 pub(super) struct ApplyPatch;
 
@@ -57,7 +60,7 @@ impl Tool for ApplyPatch {
             Ok(files) => files,
             Err(problem) => return Ok(ToolEnd::malformed(format!("apply_patch: {problem}")).into()),
         };
-        let mut changes = Vec::new();
+        let (mut changes, mut regions) = (Vec::new(), Vec::new());
         let mut patched = PatchedFiles::new();
         for (index, file) in files.iter().enumerate() {
             let key = call.part_key(&format!("file{}", index + 1));
@@ -67,17 +70,27 @@ impl Tool for ApplyPatch {
                 continue;
             }
             match prepare(file, call, &mut patched).await? {
-                Ok(operation) => changes.push(Some((key, operation))),
+                Ok((operation, shown)) => {
+                    changes.push(Some((key, operation)));
+                    regions.extend(shown);
+                }
                 Err(end) => return Ok(end.into()),
             }
         }
         for (key, operation) in changes.into_iter().flatten() {
             if let Err(error) = call.host.file(Some(key), operation).await? {
-                return Ok(file_error("apply_patch", &error).into());
+                return Ok(file_error("apply_patch", &error, call).into());
             }
         }
         let names: Vec<&str> = files.iter().map(FilePatch::shown_path).collect();
-        Ok(ToolEnd::done(format!("changed {}", names.join(", "))).into())
+        let mut text = format!("changed {}", names.join(", "));
+        for region in regions.iter().take(MAX_SHOWN_FILES) {
+            text += &format!("\n{}", region.trim_end());
+        }
+        if let Some(more) = regions.len().checked_sub(MAX_SHOWN_FILES + 1) {
+            text += &format!("\n[the changed lines of {} more files are not shown]", more + 1);
+        }
+        Ok(ToolEnd::done(text).into())
     }
 }
 
@@ -85,12 +98,15 @@ impl Tool for ApplyPatch {
 /// file several times, each time on top of its earlier changes.
 type PatchedFiles = HashMap<String, Option<String>>;
 
+/// A file operation, and what to tell about the change, if there is something to tell.
+type Prepared = (FileOperation, Option<String>);
+
 /// The file operation that applies the change of one file, or why it cannot be applied.
 async fn prepare(
     file: &FilePatch,
     call: &CallContext<'_>,
     patched: &mut PatchedFiles,
-) -> Result<Result<FileOperation, ToolEnd>, Stopped> {
+) -> Result<Result<Prepared, ToolEnd>, Stopped> {
     let failed = |text: String| Ok(Err(ToolEnd::failed(format!("apply_patch: {text}. Nothing was changed"))));
     let path = match file_path(file.shown_path()) {
         Ok(path) => path,
@@ -98,7 +114,7 @@ async fn prepare(
     };
     if file.new_path.is_none() {
         patched.insert(path.clone(), None);
-        return Ok(Ok(FileOperation::Remove { path, recursive: false }));
+        return Ok(Ok((FileOperation::Remove { path, recursive: false }, None)));
     }
     let content = match (file.old_path.is_some(), patched.get(&path)) {
         (true, Some(Some(content))) => content.clone(),
@@ -112,9 +128,18 @@ async fn prepare(
         (false, _) => String::new(),
     };
     match file.apply(&content) {
-        Ok(content) => {
-            patched.insert(path.clone(), Some(content.clone()));
-            Ok(Ok(FileOperation::Write { path, content, mode: None }))
+        Ok((after, changed)) => {
+            // The model knows what a new file holds.
+            let is_new = file.old_path.is_none();
+            let regions = if is_new { String::new() } else { numbered_regions(&after, changed) };
+            let note = syntax_note(&path, Some(content.as_str()).filter(|_| !is_new), &after);
+            let shown = match regions.trim_end() {
+                "" => note.trim_start().to_owned(),
+                regions => format!("{path} is now:\n{regions}{note}"),
+            };
+            patched.insert(path.clone(), Some(after.clone()));
+            let operation = FileOperation::Write { path, content: after, mode: None };
+            Ok(Ok((operation, Some(shown).filter(|shown| !shown.is_empty()))))
         }
         Err(problem) => failed(problem),
     }
@@ -129,7 +154,7 @@ async fn read(path: &str, call: &CallContext<'_>) -> Result<Result<String, Optio
         }
         Ok(_) => Err(None),
         Err(error) => {
-            let mut end = file_error("apply_patch", &error);
+            let mut end = file_error("apply_patch", &error, call);
             end.status = ToolStatus::Failed;
             Err(Some(end))
         }

@@ -7,7 +7,7 @@ use super::request_id;
 use crate::conversation::Reply;
 use crate::event::ToolEnd;
 use crate::host::{Effect, Stopped};
-use crate::input_request::{PersonRequest, RequestKind};
+use crate::input_request::{InputRequest, RequestKind};
 use crate::tools::{CallContext, Tool, ToolFlow};
 
 /// Default and maximum time to wait for an answer.
@@ -50,7 +50,7 @@ impl Tool for AskUser {
                 let minutes = minutes.unwrap_or(DEFAULT_WAIT_MINUTES).clamp(0.01, MAX_WAIT_MINUTES);
                 #[expect(clippy::cast_possible_truncation, reason = "clamped just here")]
                 let wait_ms = (minutes * 60_000.0) as i64;
-                ToolFlow::Wait(PersonRequest {
+                ToolFlow::Wait(InputRequest {
                     id: request_id(call.conversation),
                     kind: RequestKind::Question,
                     call: call.id.to_owned(),

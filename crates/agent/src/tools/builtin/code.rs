@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use crate::conversation::duration_note;
 use crate::event::{ToolEnd, ToolStatus};
 use crate::host::{Capability, CodeExecution, Effect, Language, Stopped};
 use crate::tools::tool::requested_wait;
@@ -11,6 +12,9 @@ use crate::tools::{CallContext, Tool, ToolFlow};
 /// The default time limit.
 const DEFAULT_TIMEOUT_S: f64 = 120.0;
 
+/// Python in a live kernel.
+pub(super) struct LivePython;
+/// Python in a new process for each call, for images without a kernel.
 pub(super) struct Python;
 pub(super) struct TypeScript;
 
@@ -53,10 +57,12 @@ async fn run_code(language: Language, input: Input, call: &CallContext<'_>) -> R
         }
         text += &line;
     };
-    match &report.problem {
-        Some(problem) => add(format!("[{problem}]")),
-        None if images.is_empty() => add("[done]".into()),
-        None => add(format!("[done, {} pictures]", images.len())),
+    let duration = duration_note(report.duration_ms);
+    match (&report.problem, images.len()) {
+        (Some(problem), _) => add(format!("[{problem}{duration}]")),
+        (None, 0) => add(format!("[done{duration}]")),
+        (None, 1) => add(format!("[done, 1 picture{duration}]")),
+        (None, count) => add(format!("[done, {count} pictures{duration}]")),
     }
     if is_command_line {
         add("[this tool runs Python code; a command line belongs in `shell`]".into());
@@ -68,10 +74,30 @@ async fn run_code(language: Language, input: Input, call: &CallContext<'_>) -> R
     Ok(ToolEnd { status, text, images, ..ToolEnd::default() }.into())
 }
 
+impl Tool for LivePython {
+    const NAME: &'static str = Python::NAME;
+    const DESCRIPTION: &'static str = "Runs Python code in /workspace and returns what it prints and the value of its last expression; variables and \
+        imports persist from call to call. Pictures, also of plots, come back as images. Packages that `pip install` in \
+        `shell` has installed can be imported.";
+    type Input = Input;
+
+    fn effect(&self) -> Effect {
+        Effect::Changes
+    }
+
+    fn needs(&self) -> &'static [Capability] {
+        &[Capability::PythonKernel]
+    }
+
+    async fn run(&self, input: Input, call: &CallContext<'_>) -> Result<ToolFlow, Stopped> {
+        run_code(Language::Python, input, call).await
+    }
+}
+
 impl Tool for Python {
     const NAME: &'static str = "python";
-    const DESCRIPTION: &'static str =
-        "Runs Python code in /workspace and returns what it prints. Print what you want to see.";
+    const DESCRIPTION: &'static str = "Runs Python code in /workspace in a new process and returns what it prints. Print what you want to see. Packages \
+        that `pip install` in `shell` has installed can be imported.";
     type Input = Input;
 
     fn effect(&self) -> Effect {

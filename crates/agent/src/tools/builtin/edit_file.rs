@@ -1,15 +1,24 @@
 //! `edit_file`: replaces a text in a file. If the text is missing, shows the most similar place.
 
+use std::iter::once;
+use std::ops::Range;
+
+use context::truncate::first_characters;
 use protocol::{FileErrorCode, FileOperation, FileReply};
 use schemars::JsonSchema;
 use serde::Deserialize;
+use serde_json::{Value, json};
 
+use super::changed_region::{changed_regions, syntax_note};
+use super::similar_text::{similar_text, without_line_numbers};
 use super::{file_error, file_path};
 use crate::event::ToolEnd;
 use crate::host::{Effect, Stopped};
 use crate::tools::{CallContext, Tool, ToolFlow};
 
 const MAX_READ_BYTES: u64 = 8 * 1024 * 1024;
+/// How much of the most similar place is shown, in characters.
+const MAX_NEAREST: usize = 1500;
 
 pub(super) struct EditFile;
 
@@ -28,6 +37,26 @@ pub(super) struct Input {
     /// Replaces every occurrence.
     #[serde(default)]
     all: Option<bool>,
+}
+
+/// A script that finds the text like the tool where it is not in the file exactly as written.
+const STEP: &str = include_str!("edit_file_step.py");
+
+/// Converts an edit of one place to an equivalent job step. `result` is what the tool said.
+pub(super) fn step(input: &Value, result: &str) -> Option<Value> {
+    let input = Input::deserialize(input).ok()?;
+    let path = file_path(&input.path).ok()?;
+    if !result.starts_with(&format!("edited {path} (")) {
+        return Some(json!({"tool": "edit_file", "path": path, "old": input.old, "new": input.new}));
+    }
+    let plain = without_line_numbers(&input.old);
+    let new = plain.as_ref().and_then(|_| without_line_numbers(&input.new)).unwrap_or(input.new);
+    let old = plain.unwrap_or(input.old);
+    // A JSON string literal is also a valid Python literal. The texts come last, so that nothing is replaced in them.
+    let literal = |text: String| Value::from(text).to_string();
+    let (before, after) = STEP.split_once("PATH), OLD, NEW")?;
+    let code = format!("{before}{}), {}, {}{after}", literal(path), literal(old), literal(new));
+    Some(json!({"tool": "python", "code": code}))
 }
 
 impl Tool for EditFile {
@@ -56,19 +85,44 @@ impl Tool for EditFile {
         if input.all.unwrap_or(false) {
             return replace_all(&path, &input, call).await;
         }
-        let operation =
-            FileOperation::Edit { path: path.clone(), old: input.old.clone(), new: input.new.clone() };
-        let end = match call.host.file(Some(call.key()), operation).await? {
-            Ok(_) => ToolEnd::done(format!("edited {path}")),
-            Err(error) if error.code == FileErrorCode::NoMatch => no_match(&path, &input.old, call).await?,
-            Err(error) if error.code == FileErrorCode::ManyMatches => ToolEnd::failed(format!(
-                "edit_file: {}. Give more lines around it so that it is there only once, or set `all`",
-                error.message
-            )),
-            Err(error) => file_error("edit_file", &error),
-        };
-        Ok(end.into())
+        Ok(replace_one(&path, &input, call).await?.into())
     }
+}
+
+/// Replaces the only occurrence, or the only place that is clearly meant.
+async fn replace_one(path: &str, input: &Input, call: &CallContext<'_>) -> Result<ToolEnd, Stopped> {
+    // Done before a restart, so the file's current content is the result.
+    if let Some(Ok(_)) = call.host.finished_file(call.key()).await? {
+        return Ok(ToolEnd::done(format!("edited {path}")));
+    }
+    // A file that is too large to be shown can still be edited.
+    let before = read(path, call).await?.unwrap_or_default();
+    let similar = match before.matches(&input.old).count() {
+        0 => similar_text(&before, &input.old, &input.new),
+        _ => None,
+    };
+    let (old, new) =
+        similar.as_ref().map_or((&input.old, &input.new), |similar| (&similar.old, &similar.new));
+    let operation = FileOperation::Edit { path: path.to_owned(), old: old.clone(), new: new.clone() };
+    Ok(match call.host.file(Some(call.key()), operation).await? {
+        Ok(_) => {
+            let note = similar.as_ref().map_or(String::new(), |similar| format!(" ({})", similar.note));
+            let mut end = ToolEnd::done(format!("edited {path}{note}"));
+            if let Some(at) = before.find(old.as_str()) {
+                let after = before.replacen(old.as_str(), new, 1);
+                let region = changed_regions(&after, once(at..at + new.len()));
+                end.text += &format!("; it is now:\n{}", region.trim_end());
+                end.text += &syntax_note(path, Some(&before), &after);
+            }
+            end
+        }
+        Err(error) if error.code == FileErrorCode::NoMatch => no_match(path, &input.old, &before),
+        Err(error) if error.code == FileErrorCode::ManyMatches => ToolEnd::failed(format!(
+            "edit_file: {}. Give more lines around it so that it is there only once, or set `all`",
+            error.message
+        )),
+        Err(error) => file_error("edit_file", &error, call),
+    })
 }
 
 async fn read(path: &str, call: &CallContext<'_>) -> Result<Result<String, ToolEnd>, Stopped> {
@@ -78,7 +132,7 @@ async fn read(path: &str, call: &CallContext<'_>) -> Result<Result<String, ToolE
             Ok(content)
         }
         Ok(_) => Err(ToolEnd::failed(format!("edit_file: {path} is not text, or larger than 8 MiB"))),
-        Err(error) => Err(file_error("edit_file", &error)),
+        Err(error) => Err(file_error("edit_file", &error, call)),
     })
 }
 
@@ -93,24 +147,31 @@ async fn replace_all(path: &str, input: &Input, call: &CallContext<'_>) -> Resul
     };
     let count = content.matches(&input.old).count();
     if count == 0 {
-        return Ok(no_match(path, &input.old, call).await?.into());
+        return Ok(no_match(path, &input.old, &content).into());
     }
-    let content = content.replace(&input.old, &input.new);
+    let before = content;
+    let content = before.replace(&input.old, &input.new);
+    let regions = changed_regions(&content, replaced_places(&before, &input.old, &input.new));
+    let note = format!("; it is now:\n{}{}", regions.trim_end(), syntax_note(path, Some(&before), &content));
     let operation = FileOperation::Write { path: path.to_owned(), content, mode: None };
     Ok(match call.host.file(Some(call.key()), operation).await? {
-        Ok(_) => ToolEnd::done(format!("edited {path}: {count} places")).into(),
-        Err(error) => file_error("edit_file", &error).into(),
+        Ok(_) => ToolEnd::done(format!("edited {path}: {count} places{note}")).into(),
+        Err(error) => file_error("edit_file", &error, call).into(),
+    })
+}
+
+/// Where `new` stands after every `old` was replaced.
+fn replaced_places(before: &str, old: &str, new: &str) -> impl Iterator<Item = Range<usize>> {
+    before.match_indices(old).enumerate().map(move |(number, (at, _))| {
+        let at = at + number * new.len() - number * old.len();
+        at..at + new.len()
     })
 }
 
 /// Reports the most similar place for a text that was not found.
-async fn no_match(path: &str, old: &str, call: &CallContext<'_>) -> Result<ToolEnd, Stopped> {
-    let content = match read(path, call).await? {
-        Ok(content) => content,
-        Err(end) => return Ok(end),
-    };
-    let near = nearest_lines(&content, old);
-    Ok(ToolEnd::failed(format!("edit_file: the text in `old` is not in {path} exactly as written.{near}")))
+fn no_match(path: &str, old: &str, content: &str) -> ToolEnd {
+    let near = nearest_lines(content, old);
+    ToolEnd::failed(format!("edit_file: the text in `old` is not in {path} exactly as written.{near}"))
 }
 
 /// The place where most lines of the text match, ignoring white space.
@@ -131,13 +192,27 @@ fn nearest_lines(content: &str, old: &str) -> String {
     let end = (start + wanted.len() + 2).min(lines.len());
     let from = start.saturating_sub(1);
     let shown = lines[from..end].join("\n");
-    let shown: String = shown.chars().take(1500).collect();
-    format!(" This is what stands at line {}:\n{shown}", from + 1)
+    format!(" This is what stands at line {}:\n{}", from + 1, first_characters(&shown, MAX_NEAREST))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn edits_convert_to_job_steps() {
+        let plain = json!({"path": "/workspace/a.py", "old": "1", "new": "2"});
+        let step = json!({"tool": "edit_file", "path": "a.py", "old": "1", "new": "2"});
+        assert_eq!(step_of(&plain, "edited a.py; it is now:\n"), step);
+        let numbered = json!({"path": "a.py", "old": "    1  x = 1\n", "new": "x = NEW\n"});
+        let step = step_of(&numbered, "edited a.py (the line numbers are no part of it)");
+        let code = step["code"].as_str().unwrap();
+        assert!(code.contains(r#"Path("a.py"), "x = 1\n", "x = NEW\n""#), "{code}");
+    }
+
+    fn step_of(input: &Value, result: &str) -> Value {
+        step(input, result).unwrap()
+    }
 
     #[test]
     fn nearest_match_ignores_white_space() {

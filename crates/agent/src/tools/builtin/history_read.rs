@@ -23,7 +23,7 @@ pub(super) struct HistoryRead;
 /// What to show.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct Input {
-    /// The event, such as `e123`, or the call, such as `turn-3-1`.
+    /// The event or the call, as it is named where something is left out.
     #[serde(alias = "id", alias = "call")]
     event: String,
     /// First line to show, 1 when absent.
@@ -53,8 +53,9 @@ impl Tool for HistoryRead {
         let fits =
             |record: &&Record| Some(record.sequence) == number || record.call.as_deref() == Some(wanted);
         let Some(place) = records.iter().position(|record| fits(&record)) else {
-            let text =
-                format!("history_read: there is no event `{wanted}`; history_search finds events by words");
+            let can_search = call.toolbox.find("history_search").is_some();
+            let advice = if can_search { "; `history_search` finds events by words" } else { "" };
+            let text = format!("history_read: there is no event `{wanted}`{advice}");
             return Ok(ToolEnd::failed(text).into());
         };
         let record = &records[place];

@@ -10,7 +10,7 @@ use crate::event::ToolEnd;
 use crate::host::{Effect, Stopped};
 use crate::tools::{CallContext, Tool, ToolFlow};
 
-const MAX_FOUND: usize = 20;
+const MAX_FOUND: usize = 5;
 
 pub(super) struct HistorySearch;
 

@@ -8,8 +8,9 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::process_result;
-use crate::event::ToolEnd;
+use crate::event::{ToolEnd, ToolStatus};
 use crate::host::{Capability, Effect, ExecStart, ProcessRequest, Stopped};
+use crate::tools::data_header::data_header;
 use crate::tools::{CallContext, Tool, ToolFlow};
 
 const TIMEOUT_S: u64 = 60;
@@ -99,6 +100,10 @@ impl Tool for HttpRequest {
             wait: Duration::from_secs(TIMEOUT_S + 10),
         };
         let report = call.host.execute(request).await?;
-        Ok(process_result(report, call.id, &input.url).into())
+        let mut end = process_result(report, call.id, &input.url, call);
+        if end.status == ToolStatus::Done {
+            end.text.insert_str(0, &data_header(&input.url));
+        }
+        Ok(end.into())
     }
 }

@@ -1,12 +1,15 @@
 //! The built-in tools, one file each, with specification and implementation side by side.
 //!
-//! [`standard`] lists them in prompt order, most important first: a model with a small window gets only the first of
-//! them. To add a tool, add a file here and a line in that list. Tools that only some images can run declare what
-//! they need ([`Tool::needs`](crate::Tool::needs)).
+//! [`standard`] lists them in prompt order, most important first: a model with a small window gets the first of them
+//! that fit, and always `shell`, `finish` and `history_read`. A new tool needs a file, its `mod` line and a line in that
+//! list. Other crates name tools in lists of their own: the recorder and `export` (tools that do not change the workspace)
+//! and the context engine (tools that only look). Tools that only some images can run declare what they
+//! need ([`Tool::needs`](crate::Tool::needs)).
 
 mod apply_patch;
 mod ask_user;
 mod browser;
+mod changed_region;
 mod code;
 mod edit_file;
 mod finish;
@@ -23,9 +26,11 @@ mod read_file;
 mod screenshot;
 mod search_files;
 mod shell;
+mod similar_text;
 mod write_file;
 
-pub(crate) use list_files::is_generated;
+pub(crate) use finish::UNREAD;
+pub(crate) use list_files::{is_generated, unlisted_folders};
 
 use std::sync::Arc;
 
@@ -34,15 +39,15 @@ use protocol::{FileError, FileErrorCode, WindowInfo};
 use serde_json::{Value, json};
 
 use crate::command_rules::starts_shell;
-use crate::conversation::Conversation;
+use crate::conversation::{Conversation, PROCESS_TOOL, duration_note};
 use crate::event::{ProcessState, ToolEnd, ToolStatus};
 use crate::host::ExecReport;
-use crate::tools::{AnyTool, Tool as _};
+use crate::tools::{AnyTool, CallContext, Tool as _};
 
 /// How long a person may take to approve a command or a plan.
 pub(crate) const APPROVAL_TIMEOUT_MS: i64 = 24 * 3600 * 1000;
 
-/// All built-in tools.
+/// All built-in tools. Of those with the same name, the first that the image can run counts.
 #[must_use]
 pub fn standard() -> Vec<Arc<dyn AnyTool>> {
     vec![
@@ -57,6 +62,7 @@ pub fn standard() -> Vec<Arc<dyn AnyTool>> {
         Arc::new(list_files::ListFiles),
         Arc::new(search_files::SearchFiles),
         Arc::new(process::Process),
+        Arc::new(code::LivePython),
         Arc::new(code::Python),
         Arc::new(apply_patch::ApplyPatch),
         Arc::new(notes::Notes),
@@ -67,6 +73,11 @@ pub fn standard() -> Vec<Arc<dyn AnyTool>> {
         Arc::new(gui::Gui),
         Arc::new(code::TypeScript),
     ]
+}
+
+/// The names of all built-in tools.
+pub(crate) fn builtin_names() -> Vec<String> {
+    standard().iter().map(|tool| tool.name().to_owned()).collect()
 }
 
 /// Converts a call of `gui`, `screenshot` or `browser` to an equivalent job step; `None` for other tools and for
@@ -89,6 +100,18 @@ pub fn patch_step(patch: &str) -> Option<Value> {
     apply_patch::step(patch)
 }
 
+/// Converts a call of `edit_file` that replaces one text to an equivalent job step; `result` is what the tool said.
+#[must_use]
+pub fn edit_step(input: &Value, result: &str) -> Option<Value> {
+    edit_file::step(input, result)
+}
+
+/// The command line of a valid input of `shell`, in any form that the tool accepts.
+#[must_use]
+pub fn shell_command(input: &Value) -> Option<String> {
+    shell::command_of(input)
+}
+
 /// The command line of a call that runs one, parsed the same way as its tool does.
 pub(crate) fn command_of(call: &ToolCall) -> Option<String> {
     (call.name == shell::Shell::NAME).then(|| shell::command_of(&call.arguments)).flatten()
@@ -102,6 +125,11 @@ pub(crate) fn typed_line(call: &ToolCall, conversation: &Conversation) -> Option
     let (handle, text) = process::typed_of(&call.arguments)?;
     let process = conversation.processes().get(&handle)?;
     starts_shell(&process.command).then_some(text)
+}
+
+/// Whether a call only waits for a background process.
+pub(crate) fn is_poll(call: &ToolCall) -> bool {
+    call.name == process::Process::NAME && process::is_poll(&call.arguments)
 }
 
 pub(crate) fn request_id(conversation: &Conversation) -> String {
@@ -144,10 +172,13 @@ fn file_path(path: &str) -> Result<String, String> {
 }
 
 /// Reports a failed file operation with advice for the next attempt.
-fn file_error(tool: &str, error: &FileError) -> ToolEnd {
+fn file_error(tool: &str, error: &FileError, call: &CallContext<'_>) -> ToolEnd {
+    let can_list = call.toolbox.find("list_files").is_some();
     let advice = match error.code {
-        FileErrorCode::NotFound => ". `list_files` shows what is there",
-        FileErrorCode::IsDirectory => ". Use `list_files` for a directory",
+        FileErrorCode::NotFound if can_list => ". `list_files` shows what is there",
+        FileErrorCode::NotFound => ". `ls` in `shell` shows what is there",
+        FileErrorCode::IsDirectory if can_list => ". Use `list_files` for a directory",
+        FileErrorCode::IsDirectory => ". Use `ls` in `shell` for a directory",
         FileErrorCode::NotText => ". It is not text; use `shell` with a program that knows the format",
         FileErrorCode::DiskFull => ". Remove what is not needed",
         _ => "",
@@ -170,7 +201,7 @@ fn windows_text(windows: &[WindowInfo]) -> String {
 }
 
 /// Converts the report of a process to a tool result.
-fn process_result(report: ExecReport, handle: &str, command: &str) -> ToolEnd {
+fn process_result(report: ExecReport, handle: &str, command: &str, call: &CallContext<'_>) -> ToolEnd {
     let mut text = report.output;
     if !text.is_empty() && !text.ends_with('\n') {
         text.push('\n');
@@ -183,20 +214,21 @@ fn process_result(report: ExecReport, handle: &str, command: &str) -> ToolEnd {
     };
     match &report.end {
         None => {
-            text += &format!(
-                "[still running after {:.1} s; handle `{handle}`. Use `process` to wait for more, type into it or end it]",
-                seconds(report.duration_ms)
-            );
+            let advice = if call.toolbox.find(PROCESS_TOOL).is_some() {
+                format!("handle `{handle}`. Use `process` to wait for more, type into it or end it")
+            } else {
+                "it goes on in the background".to_owned()
+            };
+            text += &format!("[still running after {:.1} s; {advice}]", seconds(report.duration_ms));
             ToolEnd { text, process: Some(process), ..ToolEnd::default() }
         }
         Some(end) => {
             if text.is_empty() {
                 text += "(no output)\n";
             }
-            text += &match &end.problem {
-                None => "[exit code 0]".to_owned(),
-                Some(problem) => format!("[{problem}]"),
-            };
+            // A process that is not known any more has no exit code, and nobody knows how long it ran.
+            let duration = end.exit_code.map_or(String::new(), |_| duration_note(report.duration_ms));
+            text += &format!("[{}{duration}]", end.problem.as_deref().unwrap_or("exit code 0"));
             let status = if end.problem.is_none() { ToolStatus::Done } else { ToolStatus::Failed };
             ToolEnd { status, text, exit_code: end.exit_code, process: Some(process), ..ToolEnd::default() }
         }

@@ -1,5 +1,7 @@
 //! Parses unified diffs as models write them and applies them by content. Line numbers are only a hint.
 
+use std::ops::Range;
+
 use serde_json::{Value, json};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,8 +115,9 @@ impl FilePatch {
         json!({"path": path, "made": self.old_path.is_none(), "removed": self.new_path.is_none(), "hunks": hunks})
     }
 
-    /// Applies the patch to the file's content.
-    pub(crate) fn apply(&self, content: &str) -> Result<String, String> {
+    /// Applies the patch to the file's content. Also returns which lines of the result it has put there, counted from 0.
+    pub(crate) fn apply(&self, content: &str) -> Result<(String, Vec<Range<usize>>), String> {
+        let mut changed = Vec::new();
         let mut lines: Vec<String> = content.lines().map(ToOwned::to_owned).collect();
         let mut from = 0;
         for (index, hunk) in self.hunks.iter().enumerate() {
@@ -129,12 +132,13 @@ impl FilePatch {
             })?;
             lines.splice(at..at + hunk.old.len(), hunk.new.iter().cloned());
             from = at + hunk.new.len();
+            changed.push(at..from);
         }
         let mut text = lines.join("\n");
         if !text.is_empty() && (content.is_empty() || content.ends_with('\n')) {
             text.push('\n');
         }
-        Ok(text)
+        Ok((text, changed))
     }
 }
 
@@ -187,10 +191,11 @@ diff --git a/a.py b/a.py
     fn patches_change_create_and_delete_files() {
         let files = parse(PATCH).unwrap();
         assert_eq!(files.len(), 3);
-        let changed =
+        let (text, changed) =
             files[0].apply("def one():\n    return 1\n\ndef two():\n    return 1\n\nend\n").unwrap();
-        assert_eq!(changed, "def one():\n    return 1\n\ndef two():\n    return 2\n\nend\n");
-        assert_eq!(files[1].apply("").unwrap(), "one\ntwo\n");
+        assert_eq!(text, "def one():\n    return 1\n\ndef two():\n    return 2\n\nend\n");
+        assert_eq!(changed.first(), Some(&(3..5)));
+        assert_eq!(files[1].apply("").unwrap().0, "one\ntwo\n");
         assert_eq!((files[2].shown_path(), files[2].new_path.is_none()), ("old.txt", true));
     }
 

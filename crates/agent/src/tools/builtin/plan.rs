@@ -7,7 +7,7 @@ use super::{APPROVAL_TIMEOUT_MS, request_id};
 use crate::conversation::Reply;
 use crate::event::{AgentEvent, Author, ToolEnd};
 use crate::host::{Effect, Stopped};
-use crate::input_request::{PersonRequest, RequestKind};
+use crate::input_request::{InputRequest, RequestKind};
 use crate::plan::{Plan, PlanItem, PlanStatus};
 use crate::tools::{CallContext, Tool, ToolFlow, ToolOutput};
 
@@ -17,23 +17,30 @@ pub(super) struct PlanTool;
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct Input {
     /// All points in order, those that are done included.
-    #[serde(alias = "steps", alias = "plan", deserialize_with = "read_items")]
+    #[serde(alias = "steps", alias = "plan", alias = "todos", deserialize_with = "read_items")]
     items: Vec<PlanItem>,
 }
 
-/// Also accepts items that are plain strings.
+/// Also accepts items that are plain strings, and items with the names of other programs.
 fn read_items<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PlanItem>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
     enum ItemOrText {
-        Item(PlanItem),
+        Item(NamedItem),
         Text(String),
+    }
+    #[derive(Deserialize)]
+    struct NamedItem {
+        #[serde(alias = "content", alias = "step", alias = "title", alias = "task")]
+        text: String,
+        #[serde(default)]
+        status: PlanStatus,
     }
     let items = Vec::<ItemOrText>::deserialize(deserializer)?;
     Ok(items
         .into_iter()
         .map(|item| match item {
-            ItemOrText::Item(item) => item,
+            ItemOrText::Item(NamedItem { text, status }) => PlanItem { text, status },
             ItemOrText::Text(text) => PlanItem { text, status: PlanStatus::Pending },
         })
         .collect())
@@ -60,7 +67,7 @@ impl Tool for PlanTool {
             return Ok(changed(plan, Author::Agent, "the plan is kept"));
         }
         Ok(match call.conversation.request_of(call.id) {
-            None => ToolFlow::Wait(PersonRequest {
+            None => ToolFlow::Wait(InputRequest {
                 id: request_id(call.conversation),
                 kind: RequestKind::Plan,
                 call: call.id.to_owned(),
@@ -101,4 +108,26 @@ impl Tool for PlanTool {
 fn changed(plan: Plan, by: Author, text: &str) -> ToolFlow {
     let events = vec![AgentEvent::PlanChanged { plan, by }];
     ToolFlow::Done(ToolOutput { end: ToolEnd::done(text), events })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn plans_of_other_programs_are_accepted() {
+        for input in [
+            json!({"items": [{"text": "look", "status": "done"}, "build"]}),
+            json!({"todos": [
+                {"id": "1", "content": "look", "status": "completed", "activeForm": "Looking"},
+                {"id": "2", "content": "build", "status": "pending", "priority": "high"}
+            ]}),
+            json!({"explanation": "so", "plan": [{"step": "look", "status": "completed"}, {"step": "build"}]}),
+        ] {
+            let plan = Plan { items: serde_json::from_value::<Input>(input).unwrap().items };
+            assert_eq!(plan.to_text(), "1. [x] look\n2. [ ] build\n");
+        }
+    }
 }

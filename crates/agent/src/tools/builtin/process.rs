@@ -9,7 +9,7 @@ use super::process_result;
 use crate::conversation::PROCESS_TOOL;
 use crate::event::ToolEnd;
 use crate::host::{Effect, InputDelivery, ProcessRequest, Stopped};
-use crate::tools::{Begun, CallContext, Tool, ToolFlow};
+use crate::tools::{CallContext, CallStart, Tool, ToolFlow};
 
 /// The note to the model if it is unknown whether its text was typed.
 const PERHAPS_TYPED: &str = "[the connection or the server was lost while this was typed: it was perhaps typed, and is not \
@@ -22,7 +22,7 @@ pub(super) struct Process;
 /// What to do with a process.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct Input {
-    /// The handle that `shell` gave, such as `turn-3-1`.
+    /// The handle of the command: the id of the call that started it.
     handle: String,
     /// What to do: `poll` waits for its end and shows what is new, `type` sends `text` to it first, `kill` ends it.
     action: Action,
@@ -51,9 +51,14 @@ pub(super) fn typed_of(input: &Value) -> Option<(String, String)> {
     Some((input.handle, input.text?))
 }
 
+/// Whether the input only waits for a process.
+pub(super) fn is_poll(input: &Value) -> bool {
+    Input::deserialize(input).is_ok_and(|input| input.action == Action::Poll)
+}
+
 impl Tool for Process {
     const NAME: &'static str = PROCESS_TOOL;
-    const DESCRIPTION: &'static str = "Works with a command that `shell` left running: waits for it and shows new output, types into it, or ends it.";
+    const DESCRIPTION: &'static str = "Works with a command that runs in the background: waits for it and shows new output, types into it, or ends it.";
     type Input = Input;
 
     fn effect(&self) -> Effect {
@@ -75,7 +80,7 @@ impl Tool for Process {
             Action::Poll => Ok(InputDelivery::Delivered),
             Action::Type => match &input.text {
                 // Typed input is not journaled, so text that may already have been typed is not typed again.
-                Some(_) if call.begun == Begun::Before => Ok(InputDelivery::Uncertain),
+                Some(_) if call.begun == CallStart::Before => Ok(InputDelivery::Uncertain),
                 Some(text) => call.host.type_into(key.clone(), text).await?,
                 None => Err("`text` is missing".into()),
             },
@@ -93,7 +98,7 @@ impl Tool for Process {
             wait: call.wait_of(input.wait_s, DEFAULT_WAIT_S),
         };
         let report = call.host.execute(request).await?;
-        let mut end = process_result(report, &process.handle, &process.command);
+        let mut end = process_result(report, &process.handle, &process.command, call);
         if input.action == Action::Kill {
             // The model requested the kill, so its exit status is not a failure.
             end.status = crate::event::ToolStatus::Done;

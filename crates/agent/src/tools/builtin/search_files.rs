@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use context::truncate::first_characters;
 use protocol::Program;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -12,6 +13,8 @@ use crate::host::{Effect, ExecReport, ExecStart, ProcessRequest, Stopped};
 use crate::tools::{CallContext, Tool, ToolFlow};
 
 const WAIT: Duration = Duration::from_secs(60);
+/// The number of lines after which the script stops the search. It stands in the script too.
+const LISTED_LINES: usize = 400;
 /// The maximum number of lines in a result.
 const MAX_LINES: usize = 200;
 /// Longer lines are cut, in characters.
@@ -47,8 +50,8 @@ pub(super) struct Input {
     /// The directory or file to look in, /workspace when absent.
     #[serde(default)]
     path: Option<String>,
-    /// Only files whose name fits, such as `*.py`.
-    #[serde(default)]
+    /// Only files whose name fits this glob pattern.
+    #[serde(default, alias = "include", alias = "glob")]
     files: Option<String>,
     /// Whether capital and small letters are the same.
     #[serde(default)]
@@ -95,8 +98,11 @@ impl Tool for SearchFiles {
 
 fn result_of(report: ExecReport, pattern: &str) -> ToolEnd {
     let code = report.end.as_ref().and_then(|end| end.exit_code);
+    // A search that is stopped because there are enough lines ends with a code that says nothing: ripgrep exits with 1,
+    // grep with 2 or by a signal.
+    let is_stopped = report.end.is_some() && report.output.lines().count() >= LISTED_LINES;
     match code {
-        // ripgrep also exits with 1 when `head` has read enough and closes the pipe.
+        _ if is_stopped => ToolEnd::done(shorten(&report.output)),
         Some(0 | 1) if !report.output.trim().is_empty() => ToolEnd::done(shorten(&report.output)),
         Some(0 | 1) => ToolEnd::done(format!("no line matches `{pattern}`")),
         _ => {
@@ -110,8 +116,9 @@ fn shorten(output: &str) -> String {
     let mut text = String::new();
     for line in output.lines().take(MAX_LINES) {
         let line = line.strip_prefix("./").unwrap_or(line);
-        text.extend(line.chars().take(LONGEST_LINE));
-        text.push('\n');
+        let shown = first_characters(line, LONGEST_LINE);
+        text += shown;
+        text += if shown.len() < line.len() { "…\n" } else { "\n" };
     }
     if output.lines().count() > MAX_LINES {
         text += "[there are more; use a narrower pattern, `path` or `files`]\n";
@@ -137,6 +144,41 @@ mod tests {
         let end = result_of(report(&lines, 1), "x");
         assert_eq!(end.status, ToolStatus::Done);
         assert!(end.text.starts_with("a.txt:1:x\n") && end.text.contains("there are more"), "{}", end.text);
+    }
+
+    /// Runs the script as a sandbox does, with or without SIGPIPE, and with or without ripgrep.
+    fn search(folder: &std::path::Path, signals: &str, programs: &str) -> ExecReport {
+        let line = format!("{signals}\n{programs}\n{SCRIPT}");
+        let arguments = ["-c", &line, "search_files", "needle", ".", "", "exact"];
+        let done = std::process::Command::new("bash").args(arguments).current_dir(folder).output().unwrap();
+        report(&String::from_utf8_lossy(&done.stdout), done.status.code().unwrap_or(141))
+    }
+
+    #[test]
+    fn many_matches_in_one_file_are_shown_however_the_search_is_stopped() {
+        let folder = std::env::temp_dir().join(format!("caisson-search-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("log.txt"), "a needle in the log\n".repeat(50_000)).unwrap();
+        // ripgrep ignores SIGPIPE, and reports the closed pipe with exit code 1.
+        let like_ripgrep = "rg() { grep -rn needle . 2>/dev/null; return 1; }";
+        for signals in ["trap '' PIPE", ""] {
+            for programs in [like_ripgrep, "command() { false; }"] {
+                let end = result_of(search(&folder, signals, programs), "needle");
+                assert_eq!(end.status, ToolStatus::Done, "{signals} {programs}: {}", end.text);
+                assert!(
+                    end.text.starts_with("log.txt:1:a needle") && end.text.contains("there are more"),
+                    "{}",
+                    end.text
+                );
+            }
+        }
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn long_lines_are_cut_between_words() {
+        let end = result_of(report(&format!("a.txt:1:{}\n", "needle ".repeat(100)), 0), "needle");
+        assert!(end.text.ends_with("needle …\n") && end.text.len() < 320, "{}", end.text);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `shell`: runs a command line. A command that is still running after the wait time continues in the background.
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use super::process_result;
@@ -9,6 +9,9 @@ use crate::event::ToolEnd;
 use crate::host::{Effect, ExecStart, ProcessRequest, Stopped};
 use crate::tools::{CallContext, Tool, ToolFlow};
 
+/// What a command given as words may begin with if its last word is a command line.
+const SHELLS: [&str; 4] = ["bash", "sh", "/bin/bash", "/bin/sh"];
+const LINE_OPTIONS: [&str; 2] = ["-c", "-lc"];
 /// The default wait time.
 const DEFAULT_WAIT_S: f64 = 60.0;
 
@@ -18,14 +21,45 @@ pub(super) struct Shell;
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct Input {
     /// The command line, run by bash in /workspace.
-    #[serde(alias = "cmd")]
+    #[serde(alias = "cmd", deserialize_with = "line_or_words")]
     command: String,
     /// Seconds to wait for its end, 60 when absent, at most 600. After that it goes on in the background.
     #[serde(default)]
     wait_s: Option<f64>,
-    /// Keeps its standard input open, to type into it with `process`.
+    /// Keeps its standard input open. `process` types into it.
     #[serde(default)]
     interactive: Option<bool>,
+}
+
+/// Also accepts the words of a command, as in `["bash", "-lc", "make test"]`.
+fn line_or_words<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum LineOrWords {
+        Line(String),
+        Words(Vec<String>),
+    }
+    Ok(match LineOrWords::deserialize(deserializer)? {
+        LineOrWords::Line(line) => line,
+        LineOrWords::Words(words) => match words.as_slice() {
+            [shell, option, line]
+                if SHELLS.contains(&shell.as_str()) && LINE_OPTIONS.contains(&option.as_str()) =>
+            {
+                line.clone()
+            }
+            words => words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" "),
+        },
+    })
+}
+
+/// A word as the shell reads it back.
+fn quoted(word: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-./:=,+@%".contains(&byte);
+    if !word.is_empty() && word.bytes().all(is_plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
 }
 
 /// The command line of a valid input, parsed the same way as the tool does; `None` for invalid input.
@@ -36,8 +70,9 @@ pub(super) fn command_of(input: &Value) -> Option<String> {
 impl Tool for Shell {
     const NAME: &'static str = "shell";
     const DESCRIPTION: &'static str = "Runs a command line with bash in /workspace and returns what it prints and its \
-        exit code. A command that has not ended after `wait_s` seconds goes on in the background, and you get a handle \
-        for `process`: right for servers. Each call starts in /workspace; `cd` does not last from call to call.";
+        exit code. A command that has not ended after `wait_s` seconds goes on in the background: right for servers. \
+        You get a handle, with which `process` waits for it, types into it or ends it. Each call starts in /workspace; \
+        `cd` does not last from call to call.";
     type Input = Input;
 
     fn effect(&self) -> Effect {
@@ -63,6 +98,25 @@ impl Tool for Shell {
             wait: call.wait_of(input.wait_s, DEFAULT_WAIT_S),
         };
         let report = call.host.execute(request).await?;
-        Ok(process_result(report, call.id, &input.command).into())
+        Ok(process_result(report, call.id, &input.command, call).into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_command_may_be_given_as_words() {
+        for (command, line) in [
+            (json!("ls -l"), "ls -l"),
+            (json!(["bash", "-lc", "make test && ls"]), "make test && ls"),
+            (json!(["grep", "-n", "it's", "a.txt"]), r"grep -n 'it'\''s' a.txt"),
+        ] {
+            assert_eq!(command_of(&json!({ "command": command })).as_deref(), Some(line));
+        }
+        assert_eq!(command_of(&json!({"command": 5})), None);
     }
 }

@@ -128,7 +128,7 @@ async fn exchange_messages(
         tokio::select! {
             (message, room) = next_message(&mut messages, output) => match message {
                 Some(message) => {
-                    let message = message.context("the connection to the server broke")?;
+                    let message = message.context("lost the connection to the server")?;
                     if let Some(code) = handle_message(message, room, state)? {
                         return Ok(SessionEnd::Exited(code));
                     }
@@ -182,6 +182,6 @@ async fn next_message<'a>(
 }
 
 fn report_detached() -> ExitCode {
-    say("\r\nthe server takes nothing more; left without knowing whether the command goes on\r");
+    say("\r\nthe server accepts no more input; disconnected, and the command may still be running\r");
     ExitCode::from(EXIT_DETACHED)
 }

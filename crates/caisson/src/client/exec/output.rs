@@ -36,8 +36,8 @@ impl OutputState {
             return Ok(code);
         }
         bail!(
-            "{} bytes of the output are missing: it came faster than it was taken; let the command write a file, and fetch that \
-             with `caisson cp`",
+            "{} bytes of output were dropped because they came faster than they were read; write the output to a file and \
+             download it with `caisson cp`",
             self.missing_bytes
         )
     }
@@ -85,7 +85,7 @@ fn parse_notice(message: &Value, state: &mut OutputState) -> ServerNotice {
         Some("gap") => {
             let bytes = message["bytes"].as_u64().unwrap_or(1);
             state.missing_bytes = state.missing_bytes.saturating_add(bytes);
-            let text = format!("\r\ncaisson: {bytes} bytes of output were left out here\r\n");
+            let text = format!("\r\ncaisson: {bytes} bytes of output dropped here\r\n");
             ServerNotice { text, exit: None }
         }
         Some("ended") => {
@@ -94,7 +94,7 @@ fn parse_notice(message: &Value, state: &mut OutputState) -> ServerNotice {
             let code = message["exit_code"].as_i64().map(exit_code);
             ServerNotice {
                 text: note.lines().flat_map(|line| [line, "\r\n"]).collect(),
-                exit: Some(code.ok_or_else(|| anyhow!("it ended early: {reason}"))),
+                exit: Some(code.ok_or_else(|| anyhow!("the command did not finish: {reason}"))),
             }
         }
         Some("problem") => ServerNotice { exit: Some(Err(problem_of(message))), ..ServerNotice::default() },
@@ -135,10 +135,10 @@ mod tests {
         for bytes in [40, 2] {
             let ServerNotice { text, exit } =
                 parse_notice(&json!({"type": "gap", "bytes": bytes}), &mut state);
-            assert!(text.contains("bytes of output were left out here") && exit.is_none());
+            assert!(text.contains("bytes of output dropped here") && exit.is_none());
         }
         let error = state.exit_code_for(ExitCode::SUCCESS, Input::Pipe).unwrap_err().to_string();
-        assert!(error.starts_with("42 bytes of the output are missing"), "{error}");
+        assert!(error.starts_with("42 bytes of output were dropped"), "{error}");
         assert_eq!(state.exit_code_for(ExitCode::from(3), Input::Terminal).unwrap(), ExitCode::from(3));
         state.is_output_closed = true;
         assert_eq!(

@@ -16,8 +16,8 @@ use crate::output::{print, print_json, say, size_text};
 const MAX_MEBIBYTES: u64 = 64 << 10;
 
 pub(super) const IMPORT_HELP: &str = "\
-Archives may be packed with gzip or zstd. Paths that lead out are refused; device files, setuid bits and ids that no
-sandbox has are left out or taken off. `docker export CONTAINER | caisson image import - --name NAME` works too.
+Archives may be compressed with gzip or zstd. Paths that leave the image are refused. Device files, setuid bits and ids
+that do not exist in a sandbox are dropped. `docker export CONTAINER | caisson image import - --name NAME` also works.
 
 Examples:
   caisson image import ./rootfs --name mine
@@ -35,16 +35,16 @@ Examples:
 /// `caisson image import`
 #[derive(Debug, Args)]
 pub(crate) struct ImportArguments {
-    /// A directory, an archive, or - for standard input.
+    /// Directory or archive; `-` reads standard input.
     #[arg(value_name = "DIRECTORY|ARCHIVE|LAYOUT")]
     source: PathBuf,
-    /// Name of the image; without it that of the source.
+    /// Name of the image [default: the name of the source].
     #[arg(long)]
     name: Option<ImageName>,
-    /// Takes the place of an image of the same name.
+    /// Replace an existing image of the same name.
     #[arg(long)]
     replace: bool,
-    /// The most that it may have on disk, such as 10g.
+    /// Maximum size on disk, such as 10g.
     #[arg(long, value_name = "SIZE", value_parser = parse_mebibytes, default_value = "64g")]
     max_size: u64,
 }
@@ -52,7 +52,7 @@ pub(crate) struct ImportArguments {
 /// `caisson image export`
 #[derive(Debug, Args)]
 pub(crate) struct ExportArguments {
-    /// The image.
+    /// Name of the image.
     name: ImageName,
     #[command(flatten)]
     form: FormArguments,
@@ -61,13 +61,13 @@ pub(crate) struct ExportArguments {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 struct FormArguments {
-    /// As a tar archive; - for standard output.
+    /// Write a tar archive; `-` writes to standard output.
     #[arg(long, value_name = "FILE")]
     tar: Option<PathBuf>,
-    /// As a directory that is an OCI layout.
+    /// Write an OCI layout into this directory.
     #[arg(long, value_name = "FOLDER")]
     oci: Option<PathBuf>,
-    /// As a file with an ext4 file system.
+    /// Write an ext4 file system image.
     #[arg(long, value_name = "FILE")]
     ext4: Option<PathBuf>,
 }
@@ -105,7 +105,7 @@ pub(crate) fn import(
 /// The name of a file or directory without its archive extensions.
 fn name_of(source: &Path) -> Result<ImageName> {
     let Some(name) = source.file_name().filter(|_| source != Path::new("-")) else {
-        bail!("say how the image shall be called, with --name");
+        bail!("the source has no name; choose one with --name");
     };
     let name = name.to_string_lossy().to_lowercase();
     let endings = [".gz", ".zst", ".tgz", ".tar", ".oci"];
@@ -113,7 +113,7 @@ fn name_of(source: &Path) -> Result<ImageName> {
     while let Some(shorter) = endings.iter().find_map(|ending| rest.strip_suffix(ending)) {
         rest = shorter;
     }
-    rest.parse().with_context(|| "the name of the source does not do; choose one with --name")
+    rest.parse().with_context(|| "the name of the source is not a valid image name; choose one with --name")
 }
 
 pub(crate) fn export(
@@ -124,7 +124,7 @@ pub(crate) fn export(
     let FormArguments { tar, oci, ext4 } = &arguments.form;
     let json = output.json;
     if json && tar.as_deref() == Some(Path::new("-")) {
-        bail!("--json and --tar - both want standard output; name a file for the archive");
+        bail!("--json and --tar - both write to standard output; choose a file for the archive");
     }
     let image = store(host)?.get(&arguments.name)?;
     let formats = [(ExportFormat::Tar, tar), (ExportFormat::Oci, oci), (ExportFormat::Ext4, ext4)];

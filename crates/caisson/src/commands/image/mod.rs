@@ -10,24 +10,25 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use image::{BuildOptions, ImageName, ImageStore, Recipe, RegistryAccess, Reuse};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use self::formats::{EXPORT_HELP, ExportArguments, IMPORT_HELP, ImportArguments};
 use self::progress::Progress;
 use self::store::store;
-use crate::arguments::{HostArguments, OutputArguments};
+use crate::arguments::{HostArguments, OutputArguments, ServerArguments};
+use crate::client::described::Described;
 use crate::config::environment::variable;
-use crate::host::images::{CHANGED, documents, state_of};
+use crate::host::images::{CHANGED, listing};
 use crate::output::table::{Cell, Table};
-use crate::output::{print, print_json, say, size_text};
+use crate::output::{print, print_json, say, size_text, time_text, value_text};
 
 /// `caisson image`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-An image is the root file system of sandboxes. A job names it: \"image\": \"default\", \"host\", or another name.
+An image is the root file system of a sandbox. A job selects it with \"image\": \"default\", \"host\", or another name.
 
 Examples:
-  caisson image build                             the agent's computer, as `default`; goes on where it was
+  caisson image build                             build `default`, the image of agents; resumes an interrupted build
   caisson image list
   caisson image import ./alpine.tar.gz --name alpine
   caisson image export default --oci ./default-oci
@@ -44,30 +45,39 @@ pub(crate) struct ImageArguments {
 /// What to do with images.
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Builds the agent's computer, or goes on with a build that was interrupted.
+    /// Build the default image, or resume an interrupted build.
     #[command(after_help = "\
-Needs mmdebstrap. Mirrors, proxies, certificates and settings of apt, pip and npm are those of
-this host; nothing of them stays in the image.
+Needs mmdebstrap. The build uses the mirrors, proxies, certificates and the apt, pip and npm settings of this host, and
+leaves none of them in the image.
 
 Examples:
   caisson image build
   caisson image build --mirror http://mirror.example/debian
   caisson image build --recipe ./my-recipe --name mine")]
     Build(BuildArguments),
-    /// Lists images.
-    #[command(after_help = "Examples:\n  caisson image list\n  caisson image list --json")]
-    List,
-    /// Removes images that no sandbox uses, and what an interrupted build or import has left of them.
+    /// List the images of the server that answers, or else of the local data folder.
+    #[command(after_help = "\
+If a server answers at --url, CAISSON_URL or the configured address, its images are listed. Otherwise, and with --data,
+those of the data folder are. The other actions change the data folder.
+
+Examples:
+  caisson image list
+  caisson image list --data ./data --json")]
+    List {
+        #[command(flatten)]
+        server: ServerArguments,
+    },
+    /// Remove unused images and leftovers of interrupted builds and imports.
     #[command(after_help = "Examples:\n  caisson image rm alpine\n  caisson image rm alpine mine --json")]
     Rm {
-        /// The images.
+        /// Names of the images.
         #[arg(required = true, value_name = "NAME")]
         names: Vec<ImageName>,
     },
-    /// Makes an image of a root file system: a directory, a tar archive, an OCI layout, or what `docker save` wrote.
+    /// Import a directory, a tar archive, an OCI layout or the output of `docker save`.
     #[command(after_help = IMPORT_HELP)]
     Import(ImportArguments),
-    /// Writes an image in another form.
+    /// Export an image.
     #[command(after_help = EXPORT_HELP)]
     Export(ExportArguments),
 }
@@ -78,19 +88,19 @@ struct BuildArguments {
     /// Name of the image.
     #[arg(long, default_value = "default")]
     name: ImageName,
-    /// A folder with another recipe, of the same form as `image/` in the sources.
+    /// Recipe folder, with the layout of `image/` in the sources.
     #[arg(long, value_name = "FOLDER")]
     recipe: Option<PathBuf>,
-    /// An image to build on, instead of the least Debian.
+    /// Base image to build on, instead of minimal Debian.
     #[arg(long, value_name = "IMAGE")]
     base: Option<ImageName>,
-    /// A mirror of Debian; without it CAISSON_MIRROR, or what this host uses.
+    /// Debian mirror [default: CAISSON_MIRROR, or the mirror of this host].
     #[arg(long, value_name = "URL")]
     mirror: Option<String>,
-    /// A folder that keeps fetched Debian packages for further builds.
+    /// Folder that caches Debian packages between builds.
     #[arg(long, value_name = "FOLDER")]
     archives: Option<PathBuf>,
-    /// Makes everything anew, whatever is there.
+    /// Rebuild everything, ignoring finished stages.
     #[arg(long)]
     fresh: bool,
 }
@@ -99,7 +109,7 @@ pub(crate) fn run(arguments: ImageArguments) -> Result<ExitCode> {
     let ImageArguments { action, host, output } = arguments;
     match action {
         Action::Build(arguments) => build(arguments, &host, output),
-        Action::List => list(&host, output),
+        Action::List { server } => list(&server, &host, output),
         Action::Rm { names } => remove(&names, &store(&host)?, output),
         Action::Import(arguments) => formats::import(&arguments, &host, output),
         Action::Export(arguments) => formats::export(&arguments, &host, output),
@@ -135,7 +145,7 @@ fn build(arguments: BuildArguments, host: &HostArguments, output: OutputArgument
             .archives
             .map(std::path::absolute)
             .transpose()
-            .context("finding the folder of packages")?,
+            .context("finding the package folder")?,
         reuse: if arguments.fresh { Reuse::Nothing } else { Reuse::Matching },
     };
     let json = output.json;
@@ -166,45 +176,58 @@ fn build(arguments: BuildArguments, host: &HostArguments, output: OutputArgument
     Ok(ExitCode::SUCCESS)
 }
 
-fn list(host: &HostArguments, output: OutputArguments) -> Result<ExitCode> {
-    let store = store(host)?;
-    let images = store.list()?;
-    let unfinished = store.unfinished();
-    let recipe = Recipe::embedded().hash();
+fn list(server: &ServerArguments, host: &HostArguments, output: OutputArguments) -> Result<ExitCode> {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting the runtime")?;
+    let described = runtime.block_on(Described::find(server, host, "/v1/images"))?;
+    described.announce();
+    let listed = match described {
+        Described::Server { answer, .. } => answer,
+        Described::Folder { config, .. } => listing(&config)?,
+    };
     if output.json {
-        let mut listed = documents(&images, &recipe);
-        listed["unfinished"] = json!(unfinished);
         print_json(&listed)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut table = Table::new(&["NAME", "SIZE", "MADE", "STATE", "SYSTEM", "FROM"]);
-    for image in &images {
-        let record = image.record.as_ref();
-        let text = |value: Option<&str>| value.unwrap_or("-").to_owned();
-        let state = state_of(image, &recipe);
-        table.add(vec![
-            image.name.as_str().into(),
-            record.map_or_else(|| "-".into(), |record| size_text(record.bytes)).into(),
-            text(record.map(|record| record.made_at.as_str())).replace('T', " ").replace('Z', "").into(),
-            Cell::coloured(state, if state == CHANGED { "33" } else { "32" }),
-            text(record.map(|record| record.system.as_str())).into(),
-            text(record.map(|record| record.source.as_str())).into(),
-        ]);
-    }
-    table.add(["host", "-", "-", "ready", "this machine's own programs", "-"].map(Cell::from).into());
-    print(&table.show())?;
-    for work in &unfinished {
-        let (name, size) = (&work.name, size_text(work.bytes));
-        say(&if work.is_going_on {
-            format!("\n`{name}` is being made ({size} so far)")
+    let entries = |name: &str| listed[name].as_array().cloned().unwrap_or_default();
+    print(&table(&entries("images")).show())?;
+    for work in entries("unfinished") {
+        let (name, size) = (value_text(&work["name"]), size_text(work["bytes"].as_u64().unwrap_or(0)));
+        say(&if work["is_going_on"] == true {
+            format!("\n`{name}` is being built ({size} so far)")
         } else {
             format!(
-                "\n`{name}` was left unfinished ({size}). Build it again to go on, or: caisson image rm {name}"
+                "\n`{name}` is unfinished ({size}). Build it again to resume, or remove it: caisson image rm {name}"
             )
         });
     }
-    if !images.iter().any(|image| image.name == ImageName::default_image()) {
-        say("\nThere is no image `default` yet, so jobs run on `host`. Build it with: caisson image build");
+    let default = ImageName::default_image();
+    if !entries("images").iter().any(|image| image["name"] == default.as_str()) {
+        say(
+            "\nThe image `default` is not built yet, so jobs run on `host`. Build it with: caisson image build",
+        );
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn table(images: &[Value]) -> Table {
+    let mut table = Table::new(&["NAME", "SIZE", "MADE", "STATE", "SYSTEM", "FROM"]);
+    for image in images {
+        let record = &image["record"];
+        let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
+        let state = text(&image["state"]);
+        let colour = if state == CHANGED { "33" } else { "32" };
+        let size = record["bytes"].as_u64().map_or_else(|| "-".to_owned(), size_text);
+        let made = if record["made_at"].is_null() { "-".to_owned() } else { time_text(&record["made_at"]) };
+        table.add(vec![
+            text(&image["name"]).into(),
+            size.into(),
+            made.into(),
+            Cell::coloured(&state, colour),
+            text(&record["system"]).into(),
+            text(&record["source"]).into(),
+        ]);
+    }
+    table.add(["host", "-", "-", "ready", "programs of this machine", "-"].map(Cell::from).into());
+    table
 }

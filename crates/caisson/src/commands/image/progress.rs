@@ -112,7 +112,7 @@ fn bar(stage: Stage, percent: Option<u8>, doing: &str, elapsed: Duration) -> Str
 fn line_of(event: &BuildEvent, total: Duration) -> String {
     match event {
         BuildEvent::Started { stage } => format!("{} ...", stage_label(*stage)),
-        BuildEvent::Cached { stage } => format!("{} was done before", stage_label(*stage)),
+        BuildEvent::Cached { stage } => format!("{} already done", stage_label(*stage)),
         BuildEvent::Progress { stage, percent, doing } => {
             let percent = percent.map(|percent| format!("{percent}%  ")).unwrap_or_default();
             format!(
@@ -140,6 +140,6 @@ mod tests {
         let line = bar(Stage::Packages, Some(50), "installing curl", Duration::from_secs(61));
         assert_eq!(line, "[2/6] packages [##########----------]  50%  1m 01s  installing curl");
         let line = line_of(&BuildEvent::Cached { stage: Stage::Base }, Duration::ZERO);
-        assert_eq!(line, "[1/6] base     was done before");
+        assert_eq!(line, "[1/6] base     already done");
     }
 }

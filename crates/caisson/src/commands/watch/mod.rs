@@ -7,16 +7,17 @@ pub(crate) mod progress_agent;
 mod prompt;
 pub(crate) mod view;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde_json::json;
 
 use self::interrupt::{Choice, InterruptHandler};
 use self::view::View;
 use super::download;
+use super::result_destination::ResultDestination;
 use crate::client::Client;
+use crate::coded_error::has_code;
 use crate::output::{EXIT_CANCELLED, EXIT_DETACHED, exit_code_of, say};
 
 pub(crate) use self::location::JobLocation;
@@ -26,17 +27,19 @@ pub(crate) async fn watch_to_end(
     client: &Client,
     location: JobLocation,
     id: &str,
-    out: Option<PathBuf>,
+    destination: Option<ResultDestination>,
     view: &mut View,
 ) -> Result<ExitCode> {
     let left = match watch(client, location, id, view).await? {
-        WatchOutcome::Detached => format!("job {id} goes on: `caisson logs -f {id}`, `caisson cancel {id}`"),
+        WatchOutcome::Detached => {
+            format!("job {id} keeps running: `caisson logs -f --events {id}`, `caisson cancel {id}`")
+        }
         WatchOutcome::JobEnded => {
             tokio::select! {
-                ended = finish(client, location, id, out, view) => return ended,
+                ended = finish(client, location, id, destination, view) => return ended,
                 () = interrupt::stop_signal_at(location) => {}
             }
-            format!("the result of job {id} was not fetched: `caisson download {id}`")
+            format!("the result of job {id} was not downloaded: `caisson download {id}`")
         }
     };
     Ok(match location {
@@ -45,7 +48,7 @@ pub(crate) async fn watch_to_end(
             ExitCode::from(EXIT_DETACHED)
         }
         JobLocation::ThisProcess => {
-            say(&format!("job {id} is ended; nothing is kept"));
+            say(&format!("job {id} ended; nothing is kept"));
             ExitCode::from(EXIT_CANCELLED)
         }
     })
@@ -74,7 +77,7 @@ async fn watch(client: &Client, location: JobLocation, id: &str, view: &mut View
                 Choice::Continue => {}
                 Choice::Detach => return Ok(WatchOutcome::Detached),
                 Choice::Cancel => {
-                    say("cancelling; the workspace is collected as far as it got");
+                    say("cancelling; collecting the workspace");
                     let (path, nothing) = (format!("/v1/jobs/{id}/cancel"), json!({}));
                     let mut cancelling = std::pin::pin!(client.post(&path, &nothing));
                     loop {
@@ -96,13 +99,13 @@ async fn finish(
     client: &Client,
     location: JobLocation,
     id: &str,
-    out: Option<PathBuf>,
+    destination: Option<ResultDestination>,
     view: &mut View,
 ) -> Result<ExitCode> {
     let status = client.get(&format!("/status/{id}")).await?;
     let word = status["status"].as_str();
     let fetched = match status["result"].is_string() {
-        true => download::fetch(client, id, out).await.map(Some),
+        true => download::fetch(client, id, destination).await.map(Some),
         false => Ok(None),
     };
     if let Ok(Some((path, bytes))) = &fetched {
@@ -112,9 +115,15 @@ async fn finish(
         Some("complete" | "cancelled") => view.say(word.unwrap_or_default()),
         _ => view.say(&format!("failed: {}", status["reason"].as_str().unwrap_or("no reason given"))),
     }
-    fetched.with_context(|| match location {
-        JobLocation::Server => format!("the result was not fetched; try again: `caisson download {id}`"),
-        JobLocation::ThisProcess => "the result was not fetched, and nothing is kept".to_owned(),
-    })?;
-    Ok(exit_code_of(word))
+    match fetched {
+        Ok(_) => Ok(exit_code_of(word)),
+        // The zip is there, and the error names it.
+        Err(error) if has_code(&error, &[download::NOT_UNPACKED]) => Err(error),
+        Err(error) => Err(error.context(match location {
+            JobLocation::Server => {
+                format!("the result was not downloaded; try again: `caisson download {id}`")
+            }
+            JobLocation::ThisProcess => "the result was not downloaded, and nothing is kept".to_owned(),
+        })),
+    }
 }

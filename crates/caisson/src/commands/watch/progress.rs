@@ -6,6 +6,7 @@ use std::time::Instant;
 use serde_json::Value;
 
 use super::progress_agent;
+use crate::output::duration_text;
 use crate::output::terminal::{Colours, bar, strip_control_characters};
 
 /// How many characters of the model's current answer the bar shows.
@@ -58,17 +59,23 @@ impl Progress {
             }
             "sandbox_ready" => self.paint("2", "sandbox ready"),
             "sandbox_lost" => self.paint("33", &format!("sandbox lost: {}", text(&data["detail"]))),
-            "sandbox_paused" => self.paint("33", &format!("sandbox stands still: {}", text(&data["reason"]))),
-            "sandbox_resumed" => self.paint("2", "sandbox goes on"),
+            "sandbox_paused" => self.paint("33", &format!("sandbox paused: {}", text(&data["reason"]))),
+            "sandbox_resumed" => self.paint("2", "sandbox resumed"),
             "call_started" => self.started(event),
             "call_output" => self.output(data),
-            "call_output_dropped" => self.paint("2", &format!("  ... {} bytes were not kept", data["bytes"])),
+            "call_output_dropped" => self.paint("2", &format!("  ... {} bytes dropped", data["bytes"])),
             "call_ended" => self.finish_line() + &self.ended(event),
+            "time_limit_changed" => {
+                let limit = duration_text(data["after_ms"].as_u64());
+                self.paint("2", &format!("the time limit is now {limit}"))
+            }
             "egress" if data["event"] == "refused" => {
-                self.paint("33", &format!("  refused: {}", text(&data["reason"])))
+                let how = if data["verdict"] == "failed" { "failed" } else { "refused" };
+                self.paint("33", &format!("  {how}: {}", text(&data["reason"])))
             }
             "artifact_stored" => {
-                self.paint("2", &format!("collected {} files, {} bytes", data["files"], data["bytes"]))
+                let files = if data["files"] == 1 { "file" } else { "files" };
+                self.paint("2", &format!("collected {} {files}, {} bytes", data["files"], data["bytes"]))
             }
             "note" => self.paint("33", &text(&data["text"])),
             kind => self.agent(kind, data),
@@ -104,7 +111,7 @@ impl Progress {
         }
         self.live_text.clear();
         if kind == "turn_started" {
-            self.current = format!("asking {}", text(&data["model"]));
+            self.current = format!("waiting for {}", text(&data["model"]));
         }
         if kind == "plan_changed" {
             let items = data["plan"]["items"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -240,6 +247,23 @@ mod tests {
         assert_eq!(progress.show(&json!({"kind": "call_output", "data": {"text": "a\nb"}})), "  a\n");
         let ended = json!({"kind": "call_ended", "data": {"status": "succeeded", "duration_ms": 4}});
         assert_eq!(progress.show(&ended), "  b\n  done in 4 ms\n");
+    }
+
+    #[test]
+    fn new_time_limit_is_shown() {
+        let event =
+            json!({"kind": "time_limit_changed", "data": {"before_ms": 60_000, "after_ms": 5_400_000}});
+        assert_eq!(Progress::new(Colours::Off).show(&event), "the time limit is now 1h 30m\n");
+    }
+
+    #[test]
+    fn collected_files_are_counted_in_words_that_agree() {
+        let shown = |files: u32| {
+            let event = json!({"kind": "artifact_stored", "data": {"files": files, "bytes": 137}});
+            Progress::new(Colours::Off).show(&event)
+        };
+        assert_eq!(shown(1), "collected 1 file, 137 bytes\n");
+        assert_eq!(shown(2), "collected 2 files, 137 bytes\n");
     }
 
     #[test]

@@ -18,17 +18,20 @@ pub(crate) fn describe(kind: &str, data: &Value) -> Option<(&'static str, String
         "input_requested" => {
             let command =
                 data["command"].as_str().map(|command| format!("\n  $ {command}")).unwrap_or_default();
-            let line = format!("waits for you ({}): {}{command}", text(&data["id"]), text(&data["text"]));
+            let line =
+                format!("waiting for an answer ({}): {}{command}", text(&data["id"]), text(&data["text"]));
             ("33", line)
         }
         "input_answered" if data["answer"].is_null() => {
-            ("33", format!("{}: nobody answered in time", text(&data["id"])))
+            ("33", format!("{}: not answered in time", text(&data["id"])))
         }
+        // Every job has this notice, and users know the sandbox that they asked for.
+        "agent_notified" if data["code"] == "environment" => return None,
         "agent_notified" => ("2", text(&data["text"]).lines().next().unwrap_or_default().to_owned()),
         "mcp_changed" => ("2", mcp(data)?),
         "agent_finished" => ("32", format!("finished: {}", text(&data["summary"]))),
-        "taken_over" => ("33", format!("{} works in the sandbox", text(&data["by"]))),
-        "handed_back" => ("33", format!("{} has handed the sandbox back", text(&data["by"]))),
+        "taken_over" => ("33", format!("{} took over the sandbox", text(&data["by"]))),
+        "handed_back" => ("33", format!("{} handed the sandbox back", text(&data["by"]))),
         "state_changed" if data["state"] == "paused" => {
             ("33", format!("paused ({}): {}", text(&data["code"]), text(&data["reason"])))
         }

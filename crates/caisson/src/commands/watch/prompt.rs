@@ -8,4 +8,4 @@ pub(crate) type PromptFlag = Rc<Cell<bool>>;
 
 /// The question after Ctrl-C. It is printed again below each line that appears meanwhile.
 pub(super) const PROMPT: &str =
-    "cancel the job, or leave it running? [c]ancel, [l]eave, Enter to go on watching: ";
+    "cancel the job, or leave it running? [c]ancel, [l]eave, Enter to keep watching: ";

@@ -48,7 +48,7 @@ pub(crate) enum WatchEnd {
 }
 
 /// Returns once the reader of a pipe on standard output has closed it.
-async fn output_closed() {
+pub(crate) async fn output_closed() {
     let mut ticks = tokio::time::interval(TICK);
     loop {
         ticks.tick().await;

@@ -4,13 +4,12 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use agent::{CodeExecution, CodeReport, ExecStart, ProcessRequest};
+use job::{EventBody, KernelUse, NewEvent};
 use protocol::{CallKey, ExecOutcome};
 
-use super::super::Stop;
+use super::super::DriverExit;
 use super::host::AgentHost;
-use crate::code::{Language, program_of_code};
-use crate::event::{EventBody, NewEvent};
-use crate::kernels::KernelUse;
+use crate::driver::cells::{Language, program_of_code};
 
 /// Longer than the guest needs to kill a process that ignores signals, or to start a kernel.
 const END_TIMEOUT: Duration = Duration::from_secs(30);
@@ -24,7 +23,7 @@ pub(in crate::driver) struct CellEnd {
 }
 
 impl AgentHost<'_> {
-    pub(super) async fn code(&self, order: CodeExecution) -> Result<CodeReport, Stop> {
+    pub(super) async fn code(&self, order: CodeExecution) -> Result<CodeReport, DriverExit> {
         let language = match order.language {
             agent::Language::Python => Language::Python,
             agent::Language::TypeScript => Language::Typescript,
@@ -33,11 +32,11 @@ impl AgentHost<'_> {
             let end = refused.end();
             let cell = CellEnd { kernel: end.kernel, code: end.code, note: None };
             self.lock_cells().insert(order.call, cell);
-            let (output, images) = (String::new(), Vec::new());
-            return Ok(CodeReport { output, images, problem: Some(refused.reason()), note: None });
+            return Ok(CodeReport { problem: Some(refused.reason()), ..CodeReport::default() });
         }
+        let timeout = self.driver.bounded_timeout(order.timeout);
         let start = ExecStart {
-            timeout: Some(order.timeout),
+            timeout: Some(timeout),
             ..ExecStart::program(program_of_code(&language, &order.code))
         };
         let report = self
@@ -46,7 +45,7 @@ impl AgentHost<'_> {
                 call: order.call.clone(),
                 start: Some(start),
                 from_chunk: 0,
-                wait: order.timeout + END_TIMEOUT,
+                wait: timeout + END_TIMEOUT,
             })
             .await?;
         let problem = match report.end {
@@ -54,7 +53,14 @@ impl AgentHost<'_> {
             None => Some("it did not end in time".into()),
         };
         let note = self.lock_cells().get(&order.call).and_then(|cell| cell.note.clone());
-        Ok(CodeReport { output: report.output, images: report.images, problem, note })
+        let (output, images, duration_ms) = (report.output, report.images, report.duration_ms);
+        // The model must not try again with more time.
+        let is_bounded = timeout < order.timeout && u128::from(duration_ms) >= timeout.as_millis();
+        let bounded = is_bounded
+            .then(|| format!("{} s are the most that this server allows for one call", timeout.as_secs()));
+        let notes: Vec<String> = note.into_iter().chain(bounded).collect();
+        let note = (!notes.is_empty()).then(|| notes.join("; "));
+        Ok(CodeReport { output, images, problem, note, duration_ms })
     }
 
     fn lock_cells(&self) -> std::sync::MutexGuard<'_, std::collections::HashMap<String, CellEnd>> {

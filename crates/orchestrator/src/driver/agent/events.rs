@@ -1,12 +1,8 @@
 //! Conversion between the events of the log and those of the agent.
 
-use agent::{AgentEvent, Logged, Notice, NoticeCode, RequestKind, ToolEnd, ToolStatus};
+use agent::{AgentEvent, Notice, NoticeCode, RequestKind, SequencedEvent, ToolEnd, ToolStatus};
+use job::{CallEnd, CallRef, CallStatus, Event, EventBody, LostKernel, NewEvent, Work, is_agent_call};
 use sandbox::Ended;
-
-use crate::agent_view::is_agent_call;
-use crate::event::{CallEnd, CallRef, CallStatus, Event, EventBody, NewEvent};
-use crate::kernels::LostKernel;
-use crate::request::Work;
 
 /// Maximum number of characters of the reason of a failed call.
 const MAX_REASON_CHARS: usize = 200;
@@ -14,7 +10,7 @@ const MAX_REASON_CHARS: usize = 200;
 const MAX_NAMED: usize = 30;
 
 /// An event of the log as the agent sees it; `None` if it does not concern the agent.
-pub(crate) fn logged(event: &Event) -> Option<Logged> {
+pub(crate) fn logged(event: &Event) -> Option<SequencedEvent> {
     // A further attempt is a cell that the driver replayed; the agent knows the result of the first attempt.
     let is_own = |call: &&CallRef| is_agent_call(&call.id) && call.attempt == 1;
     let call = || event.call.as_ref().filter(is_own).map(|call| call.id.clone());
@@ -42,14 +38,14 @@ pub(crate) fn logged(event: &Event) -> Option<Logged> {
             AgentEvent::InputAnswered { id: id.clone(), answer: answer.clone() }
         }
         EventBody::BudgetChanged { budget } => AgentEvent::BudgetChanged { budget: *budget },
-        EventBody::AgentNotified(notice) => AgentEvent::Told(notice.clone()),
+        EventBody::AgentNotified(notice) => AgentEvent::Notified(notice.clone()),
         EventBody::ContextChanged(entry) => AgentEvent::ContextChanged(entry.clone()),
         EventBody::ModelAnswerLost(lost) => AgentEvent::ModelAnswerLost(lost.clone()),
         EventBody::SummaryCreated(made) => AgentEvent::SummaryCreated(made.clone()),
         EventBody::AgentFinished(finished) => AgentEvent::Finished(finished.clone()),
         _ => return None,
     };
-    Some(Logged { sequence: event.sequence, time_ms: event.time_ms, event: agent_event })
+    Some(SequencedEvent { sequence: event.sequence, time_ms: event.time_ms, event: agent_event })
 }
 
 /// An event of the agent as it is logged.
@@ -68,7 +64,7 @@ pub(super) fn entry(event: AgentEvent) -> NewEvent {
         AgentEvent::InputRequested(request) => EventBody::InputRequested(request).into(),
         AgentEvent::InputAnswered { id, answer } => EventBody::InputAnswered { id, answer }.into(),
         AgentEvent::BudgetChanged { budget } => EventBody::BudgetChanged { budget }.into(),
-        AgentEvent::Told(notice) => EventBody::AgentNotified(notice).into(),
+        AgentEvent::Notified(notice) => EventBody::AgentNotified(notice).into(),
         AgentEvent::ContextChanged(body) => EventBody::ContextChanged(body).into(),
         AgentEvent::ModelAnswerLost(lost) => EventBody::ModelAnswerLost(lost).into(),
         AgentEvent::SummaryCreated(made) => EventBody::SummaryCreated(made).into(),
@@ -81,11 +77,13 @@ fn call_end(end: &ToolEnd) -> CallEnd {
         ToolStatus::Done => (CallStatus::Succeeded, None),
         ToolStatus::Failed if end.exit_code.is_some() => (CallStatus::Failed, Some("exit_code")),
         ToolStatus::Failed => (CallStatus::Failed, Some("tool_failed")),
+        ToolStatus::NotRun => (CallStatus::Failed, Some("call_not_run")),
         ToolStatus::Malformed => (CallStatus::Failed, Some("malformed_call")),
         ToolStatus::Interrupted => (CallStatus::Interrupted, Some("interrupted")),
     };
     // For a process, the last line says how it ended; for everything else, the first line says the most.
-    let line = if end.exit_code.is_some() { end.text.lines().last() } else { end.text.lines().next() };
+    let text = agent::without_duration(&end.text);
+    let line = if end.exit_code.is_some() { text.lines().last() } else { text.lines().next() };
     let reason = line.unwrap_or_default().trim_matches(['[', ']']).chars().take(MAX_REASON_CHARS).collect();
     CallEnd {
         status,
@@ -163,12 +161,20 @@ mod tests {
 
     #[test]
     fn tool_end_round_trips_through_the_log() {
-        let end = ToolEnd { exit_code: Some(2), ..ToolEnd::failed("no\n[exit code 2]") };
+        let end = ToolEnd { exit_code: Some(2), ..ToolEnd::failed("no\n[exit code 2, 0.1 s]") };
         let stored = call_end(&end);
         assert_eq!(
             (stored.code.as_deref(), stored.reason.as_deref()),
             (Some("exit_code"), Some("exit code 2"))
         );
+        assert_eq!(tool_end(&stored), end);
+    }
+
+    #[test]
+    fn calls_that_were_not_run_have_a_code_of_their_own() {
+        let end = ToolEnd::not_run("not run: this command is not allowed");
+        let stored = call_end(&end);
+        assert_eq!((stored.status, stored.code.as_deref()), (CallStatus::Failed, Some("call_not_run")));
         assert_eq!(tool_end(&stored), end);
     }
 

@@ -1,177 +1,93 @@
-//! Runs a process for the agent, or continues to follow one, across link failures and server restarts.
+//! Runs a process for the agent, or continues to follow one.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use agent::{ExecEnd, ExecReport, ExecStart, ProcessRequest};
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use protocol::{
-    CallFollower, CallKey, CallStatus, Exec, ExecEvent, ExecOutcome, ExecUpdate, Follow, GuestClient,
-    ProtocolError,
-};
+use job::CallRef;
+use protocol::{CallKey, Exec, ExecOutcome, OutputChunk};
 use sandbox::Usage;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, timeout};
 
-use super::super::exec::{environment, plain_environment, wait_for_cancel};
-use super::super::{Captured, Evidence, LimitHints, OutputSink, Stop, explain_end};
+use super::super::call::{self, Begin, Consumer, Followed, JobCall, OneLink};
+use super::super::process_environment::{environment, plain_environment};
+use super::super::{Captured, DriverExit, Evidence, LimitHints, OutputSink, explain_end};
 use super::host::AgentHost;
-use super::transcript::Transcript;
-use crate::event::{CallRef, Event, EventBody};
-
-/// How long a process may take to exit after it was killed.
-const KILL_TIMEOUT: Duration = Duration::from_secs(15);
-
-/// Why following stopped before the process exited.
-enum Ending {
-    Broken(ProtocolError),
-    Stop(Stop),
-    TimeOver,
-}
+use super::process_output::ProcessOutput;
+use crate::error::OrchestratorError;
 
 impl AgentHost<'_> {
     /// Runs a process, or follows one that is running, for at most `order.wait`.
-    pub(in crate::driver) async fn run(&self, order: ProcessRequest) -> Result<ExecReport, Stop> {
+    pub(in crate::driver) async fn run(&self, order: ProcessRequest) -> Result<ExecReport, DriverExit> {
         let started = Instant::now();
-        let expiry = self.driver.core.host_disk.sleep_unfrozen(order.wait);
-        tokio::pin!(expiry);
         let call = CallRef { id: order.call.clone(), attempt: order.key.attempt };
-        let mut sink = OutputSink::new(
-            std::sync::Arc::clone(&self.driver.recorder),
-            call.clone(),
-            None,
-            Captured::new(0),
-        );
-        sink.start_at(order.from_chunk);
-        let mut transcript = Transcript::default();
+        let recorder = Arc::clone(&self.driver.recorder);
+        let sink = OutputSink::new(recorder, call.clone(), None, Captured::new(0));
+        let mut output = ProcessOutput::new(sink, order.from_chunk);
         let past = self.take_logged_output(&order.call);
         if let Some(past) = &past {
-            sink.resume(past);
-            replay_logged_output(past, &mut transcript);
+            output.resume(past);
         }
         let before = match (&order.start, past) {
             // Limit hits from before this process started must not be attributed to it.
             (Some(_), None) => self.driver.usage(self.attributed_usage()).await,
             _ => self.attributed_usage(),
         };
-        let exec = order.start.as_ref().map(|start| self.exec_of(start, &order.key, &call));
-        loop {
-            let client = self.driver.guest().await?;
-            let followed = begin(&client, exec.as_ref(), &order.key, sink.wanted_chunk()).await;
-            let ending = match followed {
-                Ok(mut follower) => {
-                    match self.follow(&mut follower, &mut sink, &mut transcript, &mut expiry).await {
-                        Ok(outcome) => {
-                            sink.flush_all().await?;
-                            self.forget(&client, &order);
-                            self.keep_cell_end(&order.call, &outcome);
-                            let hints = sink.limit_hints();
-                            let end = self.end_of(&outcome, order.start.as_ref(), before, hints).await;
-                            let refused = self.driver.recorder.refusals_of(&call).await;
-                            let images = transcript.take_images();
-                            let mut output = transcript.into_text();
-                            if let Some(refused) = refused {
-                                // Append the refused connections, which the process may not have printed itself, at
-                                // the end of the output.
-                                let gap = if output.is_empty() || output.ends_with('\n') { "" } else { "\n" };
-                                output += &format!("{gap}{refused}\n");
-                            }
-                            return Ok(ExecReport {
-                                end: Some(end),
-                                images,
-                                output,
-                                next_chunk: outcome.next_sequence,
-                                duration_ms: outcome.duration_ms,
-                            });
-                        }
-                        Err(ending) => ending,
-                    }
-                }
-                Err(error) => Ending::Broken(error),
-            };
-            match ending {
-                Ending::Broken(ProtocolError::Refused(message)) => {
-                    // The guest does not know the call: the process belonged to an earlier sandbox.
-                    let end = ExecEnd { exit_code: None, problem: Some(message) };
-                    let next_chunk = order.from_chunk;
-                    return Ok(ExecReport { end: Some(end), next_chunk, ..ExecReport::default() });
-                }
-                Ending::Broken(error) => self.driver.after_break(error).await?,
-                Ending::TimeOver => {
-                    sink.flush_all().await?;
-                    return Ok(ExecReport {
-                        end: None,
-                        images: transcript.take_images(),
-                        output: transcript.into_text(),
-                        next_chunk: sink.wanted_chunk(),
-                        duration_ms: u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
-                    });
-                }
-                Ending::Stop(stop) => {
-                    kill(&client, &order.key, &mut sink).await;
-                    return Err(stop);
-                }
+        let begin = match &order.start {
+            Some(start) => Begin::Resume(Box::new(self.exec_of(start, &order.key, &call))),
+            None => Begin::Attach,
+        };
+        let mut host = JobCall::for_at_most(self.driver, order.wait);
+        let outcome = match call::run(&mut host, &order.key, begin, &mut output).await? {
+            Followed::Ended(outcome) => outcome,
+            Followed::StillRunning => {
+                output.flush_all().await?;
+                let next_chunk = output.wanted_chunk();
+                let (output, images) = output.into_transcript().into_parts();
+                let duration_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+                return Ok(ExecReport { end: None, images, output, next_chunk, duration_ms });
             }
+            // The guest does not know the call: the process belonged to an earlier sandbox.
+            Followed::Refused(message) => {
+                let end = ExecEnd { exit_code: None, problem: Some(message) };
+                let next_chunk = order.from_chunk;
+                return Ok(ExecReport { end: Some(end), next_chunk, ..ExecReport::default() });
+            }
+        };
+        output.flush_all().await?;
+        self.driver.forget_call(order.key);
+        self.keep_cell_end(&order.call, &outcome);
+        let end = self.end_of(&outcome, order.start.as_ref(), before, output.limit_hints()).await;
+        let kernel = outcome.kernel.as_ref().map(|kernel| kernel.name.as_str());
+        let refused = self.driver.recorder.refusals_of(&call, kernel).await;
+        let (mut output, images) = output.into_transcript().into_parts();
+        if let Some(refused) = refused {
+            // Append the refused connections, which the process may not have printed itself, at the end of the output.
+            let gap = if output.is_empty() || output.ends_with('\n') { "" } else { "\n" };
+            output += &format!("{gap}{refused}\n");
         }
+        Ok(ExecReport {
+            end: Some(end),
+            images,
+            output,
+            next_chunk: outcome.next_sequence,
+            duration_ms: outcome.duration_ms,
+        })
     }
 
     /// Runs a short command that is not logged, without the job's own environment variables, and returns its output.
-    pub(super) async fn run_unlogged(&self, order: ProcessRequest) -> Result<String, Stop> {
+    pub(super) async fn run_unlogged(&self, order: ProcessRequest) -> Result<String, DriverExit> {
         let call = CallRef { id: order.call.clone(), attempt: order.key.attempt };
         let Some(start) = &order.start else { return Ok(String::new()) };
         let exec = Exec { environment: plain_environment(), ..self.exec_of(start, &order.key, &call) };
-        let client = self.driver.guest().await?;
-        let asking = async {
-            let mut text = Vec::new();
-            let mut follower = client.exec(exec, Follow::Capped).await?;
-            loop {
-                match follower.next().await? {
-                    ExecUpdate::Event(ExecEvent::Ended(_)) => return Ok::<_, ProtocolError>(text),
-                    ExecUpdate::Output(chunk) => text.extend_from_slice(&chunk.bytes),
-                    ExecUpdate::Event(_) => {}
-                }
-            }
-        };
+        let mut host = OneLink::new(self.driver.guest().await?);
+        let mut text = UnloggedText::default();
+        let running = call::run(&mut host, &order.key, Begin::Start(Box::new(exec)), &mut text);
+        let followed = timeout(order.wait, running).await;
         // If the guest cannot answer, assume that nothing is there: the job continues with fewer tools.
-        match timeout(order.wait, asking).await {
-            Ok(Ok(text)) => Ok(String::from_utf8_lossy(&text).into_owned()),
+        match followed {
+            Ok(Ok(Followed::Ended(_))) => Ok(String::from_utf8_lossy(&text.bytes).into_owned()),
             _ => Ok(String::new()),
-        }
-    }
-
-    async fn follow(
-        &self,
-        follower: &mut CallFollower,
-        sink: &mut OutputSink,
-        transcript: &mut Transcript,
-        expiry: &mut (impl Future<Output = ()> + Unpin),
-    ) -> Result<ExecOutcome, Ending> {
-        let stop = |error: crate::error::OrchestratorError| Ending::Stop(Stop::Failed(error));
-        let mut control_request = self.driver.control_request.clone();
-        loop {
-            let flush_at = sink.flush_at();
-            tokio::select! {
-                update = follower.next() => match update.map_err(Ending::Broken)? {
-                    ExecUpdate::Event(ExecEvent::Ended(outcome)) => return Ok(outcome),
-                    ExecUpdate::Output(chunk) => {
-                        if chunk.sequence >= sink.wanted_chunk() {
-                            transcript.take_chunk(&chunk);
-                        }
-                        sink.take(chunk).await.map_err(stop)?;
-                    }
-                    ExecUpdate::Event(ExecEvent::Gap { to_sequence, bytes, .. }) => {
-                        transcript.skip(bytes);
-                        sink.skip(to_sequence, bytes).await.map_err(stop)?;
-                    }
-                    ExecUpdate::Event(ExecEvent::Started { .. } | ExecEvent::Progress { .. }) => {}
-                },
-                () = sleep_until(flush_at.unwrap_or_else(Instant::now)), if flush_at.is_some() => {
-                    sink.flush().await.map_err(stop)?;
-                }
-                () = &mut *expiry => return Err(Ending::TimeOver),
-                () = wait_for_cancel(&mut control_request) => return Err(Ending::Stop(Stop::Cancelled)),
-                () = self.driver.time_over() => return Err(Ending::Stop(Stop::Deadline)),
-            }
         }
     }
 
@@ -213,63 +129,41 @@ impl AgentHost<'_> {
         let end = explain_end(&evidence);
         ExecEnd { exit_code: end.exit_code, problem: end.reason }
     }
+}
 
-    /// Lets the guest drop the output of a call whose output is in the log. Runs in the background.
-    fn forget(&self, client: &GuestClient, order: &ProcessRequest) {
-        let (client, key) = (client.clone(), order.key.clone());
-        tokio::spawn(async move {
-            let _ = client.forget(key).await;
-        });
+/// Output that is kept in memory only.
+#[derive(Default)]
+struct UnloggedText {
+    bytes: Vec<u8>,
+    next_chunk: u64,
+}
+
+impl Consumer for UnloggedText {
+    fn wanted_chunk(&self) -> u64 {
+        self.next_chunk
+    }
+
+    async fn take(&mut self, chunk: OutputChunk) -> Result<(), OrchestratorError> {
+        self.next_chunk = chunk.sequence.saturating_add(1);
+        self.bytes.extend_from_slice(&chunk.bytes);
+        Ok(())
+    }
+
+    async fn skip(&mut self, next_chunk: u64, _: u64) -> Result<(), OrchestratorError> {
+        self.next_chunk = next_chunk;
+        Ok(())
     }
 }
 
-/// Starts a process, or follows it if the guest already knows the call.
-async fn begin(
-    client: &GuestClient,
-    exec: Option<&Exec>,
-    key: &CallKey,
-    from_chunk: u64,
-) -> Result<CallFollower, ProtocolError> {
-    if let Some(exec) = exec {
-        match client.call_status(key.clone()).await? {
-            CallStatus::Unknown => return client.exec(exec.clone(), Follow::Capped).await,
-            CallStatus::Running { .. } | CallStatus::Ended(_) => {}
-            CallStatus::File(_) | CallStatus::Answered => {
-                return Err(ProtocolError::Unexpected("the result of a file operation for a process".into()));
-            }
-        }
-    }
-    client.follow(key.clone(), from_chunk, Follow::Capped).await
-}
-
-/// Kills a process and records its remaining output.
-async fn kill(client: &GuestClient, key: &CallKey, sink: &mut OutputSink) {
-    let killing = async {
-        client.kill(key.clone()).await?;
-        let mut follower = client.follow(key.clone(), sink.wanted_chunk(), Follow::Capped).await?;
-        loop {
-            match follower.next().await? {
-                ExecUpdate::Event(ExecEvent::Ended(_)) => return Ok::<(), ProtocolError>(()),
-                ExecUpdate::Output(chunk) => drop(sink.take(chunk).await),
-                ExecUpdate::Event(_) => {}
-            }
-        }
-    };
-    let _ = timeout(KILL_TIMEOUT, killing).await;
-    let _ = sink.flush_all().await;
-}
-
-/// Replays what the log already has of a call that was in flight when the server died.
-fn replay_logged_output(past: &[Event], transcript: &mut Transcript) {
-    for event in past {
-        match &event.body {
-            EventBody::CallOutput { text, base64: true, .. } => {
-                transcript.take(&STANDARD.decode(text).unwrap_or_default());
-            }
-            EventBody::CallOutput { text, .. } => transcript.take(text.as_bytes()),
-            EventBody::CallOutputDropped { bytes, .. } => transcript.skip(*bytes),
-            EventBody::CallDisplay { shown, .. } => transcript.take(format!("{}\n", shown.text).as_bytes()),
-            _ => {}
-        }
+/// How a process has ended, for the status that a model reads.
+pub(super) fn end_in_words(end: &protocol::ExecEnd) -> String {
+    match end {
+        protocol::ExecEnd::Code(code) => format!("exit code {code}"),
+        protocol::ExecEnd::Signal(signal) => format!("ended by signal {signal}"),
+        protocol::ExecEnd::TimedOut => "it ran out of time".into(),
+        protocol::ExecEnd::Killed => "it was killed".into(),
+        protocol::ExecEnd::NotStarted(why) => format!("not started: {why}"),
+        protocol::ExecEnd::Raised { .. } => "it raised an exception".into(),
+        protocol::ExecEnd::KernelDied(why) => why.clone(),
     }
 }

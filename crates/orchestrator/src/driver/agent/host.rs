@@ -7,34 +7,31 @@ use std::time::Duration;
 
 use agent::{
     AgentEvent, BrowserReport, CodeExecution, CodeReport, Conversation, DesktopReport, ExecReport,
-    ExternalTools, Host, InputDelivery, Logged, Picture, ProcessRequest, Stopped, ToolEnd, ToolStatus,
+    ExternalTools, Host, InputDelivery, Picture, ProcessRequest, SequencedEvent, Stopped, ToolEnd,
+    ToolStatus,
 };
 use async_trait::async_trait;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use job::{ControlRequest, Event, EventBody};
 use model::ModelRequest;
 use protocol::{
-    CallKey, CallStatus as GuestCallStatus, FileError, FileOperation, FileReply, FileResult, GuiAction,
-    ProtocolError,
+    CallKey, CallStatus as GuestCallStatus, FileError, FileOperation, FileReply, GuiAction, ProtocolError,
 };
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::super::exec::wait_for_cancel;
 use super::super::pause::{self, Pause};
-use super::super::{Driver, Stop};
+use super::super::{Driver, DriverExit};
 use super::code::CellEnd;
+use super::execute::end_in_words;
 use super::mcp::McpServers;
 use super::memory::Memory;
 use super::recall::into_text;
 use super::{events, open_outputs, stopped, transcript};
 use crate::clock::now_ms;
 use crate::error::OrchestratorError;
-use crate::event::{ControlRequest, Event, EventBody};
-use crate::recorder::Why;
-
-/// Pause before asking again about an operation that was started over another link.
-const ASK_AGAIN: Duration = Duration::from_millis(20);
+use crate::recorder::StateReason;
 
 /// Events per page read from the store.
 const PAGE: usize = 512;
@@ -47,6 +44,8 @@ pub(in crate::driver) struct AgentHost<'a> {
     attributed_usage: Mutex<sandbox::Usage>,
     worked_before: Duration,
     since: Instant,
+    /// How long the job had waited for the operator at `since`.
+    waited_before: Duration,
     calls_done: Mutex<usize>,
     /// Whether a desktop is running, so that programs can open windows.
     pub(super) has_desktop: AtomicBool,
@@ -69,11 +68,12 @@ impl<'a> AgentHost<'a> {
             .await;
         Ok(Self {
             driver,
-            memory: Memory::new(&driver.core.folder.job(driver.recorder.job())),
+            memory: Memory::new(&driver.core.folder.job(driver.recorder.job()), driver.recorder.redactor()),
             past: Mutex::new(past),
             attributed_usage: Mutex::new(driver.attributed_usage),
             worked_before: Duration::from_millis(u64::try_from(active_ms).unwrap_or(0)),
             since: Instant::now(),
+            waited_before: driver.recorder.waiting().total(),
             has_desktop: AtomicBool::new(log.iter().any(uses_desktop)),
             calls_done: Mutex::new(usize::try_from(calls_done).unwrap_or(usize::MAX)),
             mcp: None,
@@ -82,16 +82,14 @@ impl<'a> AgentHost<'a> {
     }
 
     /// Starts the job's MCP servers, or reconnects to them, and waits for their tool lists.
-    pub(super) async fn start_tools(&mut self, log: &[Event]) -> Result<(), Stop> {
+    pub(super) async fn start_tools(&mut self, log: &[Event]) -> Result<(), DriverExit> {
         if self.driver.spec.mcp.is_empty() {
             return Ok(());
         }
         let mcp_servers = McpServers::start(self.driver, log);
-        let mut control_request = self.driver.control_request.clone();
         tokio::select! {
             () = mcp_servers.settle() => {}
-            () = wait_for_cancel(&mut control_request) => return Err(Stop::Cancelled),
-            () = self.driver.time_over() => return Err(Stop::Deadline),
+            stop = self.driver.until_stop() => return Err(stop),
             stop = self.keep_link() => return Err(stop),
         }
         self.mcp = Some(mcp_servers);
@@ -99,7 +97,7 @@ impl<'a> AgentHost<'a> {
     }
 
     /// Reopens the link whenever it breaks; returns when that fails.
-    async fn keep_link(&self) -> Stop {
+    async fn keep_link(&self) -> DriverExit {
         loop {
             match self.driver.guest().await {
                 Ok(client) => drop(client.link().closed().await),
@@ -129,12 +127,9 @@ impl<'a> AgentHost<'a> {
         self.memory.save(client).await;
     }
 
-    async fn check_for_stop(&self) -> Result<(), Stop> {
-        if self.driver.is_cancelled() {
-            return Err(Stop::Cancelled);
-        }
-        if Instant::now() >= self.driver.deadline() {
-            return Err(Stop::Deadline);
+    async fn check_for_stop(&self) -> Result<(), DriverExit> {
+        if let Some(stop) = self.driver.stop_now() {
+            return Err(stop);
         }
         let (control_request, taken_over) = self
             .driver
@@ -144,12 +139,14 @@ impl<'a> AgentHost<'a> {
             })
             .await;
         if let Some(by) = taken_over {
-            let why =
-                Why::new("takeover", format!("{by} works in the sandbox; `handback` lets the agent go on"));
-            return Err(Stop::Paused(Pause { why, retry_after: None }));
+            let why = StateReason::new(
+                "takeover",
+                format!("{by} has taken over the sandbox; hand it back to let the agent continue"),
+            );
+            return Err(DriverExit::Paused(Pause { why, retry_after: None }));
         }
         if control_request == Some(ControlRequest::Pause) {
-            return Err(Stop::Paused(pause::paused_by_user()));
+            return Err(DriverExit::Paused(pause::paused_by_user()));
         }
         let done = *self.calls_done.lock().unwrap_or_else(PoisonError::into_inner);
         self.driver.checkpoint_if_due(done, usize::MAX).await
@@ -186,7 +183,7 @@ impl Host for AgentHost<'_> {
         Ok(())
     }
 
-    async fn news(&self) -> Result<Vec<Logged>, Stopped> {
+    async fn news(&self) -> Result<Vec<SequencedEvent>, Stopped> {
         let news = self.driver.recorder.take_news().await;
         Ok(news.iter().filter_map(events::logged).collect())
     }
@@ -196,12 +193,7 @@ impl Host for AgentHost<'_> {
     }
 
     async fn must_stop(&self) -> Stopped {
-        let mut control_request = self.driver.control_request.clone();
-        let stop = tokio::select! {
-            () = wait_for_cancel(&mut control_request) => Stop::Cancelled,
-            () = self.driver.time_over() => Stop::Deadline,
-        };
-        stopped(stop)
+        stopped(self.driver.until_stop().await)
     }
 
     async fn file(
@@ -209,30 +201,7 @@ impl Host for AgentHost<'_> {
         key: Option<CallKey>,
         operation: FileOperation,
     ) -> Result<Result<FileReply, FileError>, Stopped> {
-        loop {
-            let client = self.driver.guest().await.map_err(stopped)?;
-            let asked = match &key {
-                None => client.file(None, operation.clone()).await,
-                Some(key) => match client.call_status(key.clone()).await {
-                    Ok(GuestCallStatus::Unknown) => client.file(Some(key.clone()), operation.clone()).await,
-                    Ok(GuestCallStatus::File(FileResult::Ok(reply))) => Ok(reply),
-                    Ok(GuestCallStatus::File(FileResult::Error(error))) => Err(error.into()),
-                    Ok(GuestCallStatus::Running { .. }) => {
-                        tokio::time::sleep(ASK_AGAIN).await;
-                        continue;
-                    }
-                    Ok(GuestCallStatus::Ended(_) | GuestCallStatus::Answered) => {
-                        Err(ProtocolError::Unexpected("a process for a file operation".into()))
-                    }
-                    Err(error) => Err(error),
-                },
-            };
-            match asked {
-                Ok(reply) => return Ok(Ok(reply)),
-                Err(ProtocolError::File(error)) => return Ok(Err(error)),
-                Err(error) => self.driver.after_break(error).await.map_err(stopped)?,
-            }
-        }
+        self.driver.perform_file_operation(key, operation).await.map_err(stopped)
     }
 
     async fn finished_file(&self, key: CallKey) -> Result<Option<Result<FileReply, FileError>>, Stopped> {
@@ -268,6 +237,18 @@ impl Host for AgentHost<'_> {
                 Ok(Ok(InputDelivery::Uncertain))
             }
         }
+    }
+
+    async fn process_end(&self, key: CallKey) -> Result<Option<String>, Stopped> {
+        let status = self.ask(|client| {
+            let key = key.clone();
+            async move { client.call_status(key).await }
+        });
+        Ok(match status.await? {
+            Ok(GuestCallStatus::Ended(outcome)) => Some(end_in_words(&outcome.end)),
+            Ok(GuestCallStatus::Unknown) => Some("it is gone".into()),
+            _ => None,
+        })
     }
 
     async fn kill(&self, key: CallKey) -> Result<Result<(), String>, Stopped> {
@@ -371,7 +352,8 @@ impl Host for AgentHost<'_> {
     }
 
     fn worked(&self) -> Duration {
-        self.worked_before + self.since.elapsed()
+        let waited = self.driver.recorder.waiting().total().saturating_sub(self.waited_before);
+        self.worked_before + self.since.elapsed().saturating_sub(waited)
     }
 
     fn now_ms(&self) -> i64 {

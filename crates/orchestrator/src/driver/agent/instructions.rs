@@ -3,12 +3,12 @@
 use agent::{AgentEvent, Host, Notice, NoticeCode, Stopped};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use job::{Event, EventBody, SKIPPED_FOLDERS};
 use protocol::{FileKind, FileOperation, FileReply};
 
-use super::super::Stop;
+use super::super::DriverExit;
 use super::host::AgentHost;
-use crate::event::{Event, EventBody};
-use crate::workspace_path::SKIPPED_FOLDERS;
+use super::stop_of;
 
 const NAME: &str = "AGENTS.md";
 /// How many folders deep to search.
@@ -20,7 +20,7 @@ const MAX_FILES: usize = 8;
 
 impl AgentHost<'_> {
     /// Passes the workspace's instructions to the agent, unless that was done before.
-    pub(super) async fn read_instructions(&self, log: &[Event]) -> Result<(), Stop> {
+    pub(super) async fn read_instructions(&self, log: &[Event]) -> Result<(), DriverExit> {
         let is_done = log.iter().any(|event| match &event.body {
             EventBody::TurnStarted(_) => true,
             EventBody::AgentNotified(notice) => notice.code == NoticeCode::Instructions,
@@ -29,10 +29,7 @@ impl AgentHost<'_> {
         if is_done {
             return Ok(());
         }
-        self.find_instructions().await.map_err(|Stopped(stop)| match stop.downcast::<Stop>() {
-            Ok(stop) => *stop,
-            Err(_) => Stop::Cancelled,
-        })
+        self.find_instructions().await.map_err(stop_of)
     }
 
     async fn find_instructions(&self) -> Result<(), Stopped> {
@@ -74,7 +71,7 @@ impl AgentHost<'_> {
             );
         }
         let text = format!("[From the workspace] Follow these instructions of the project.{text}");
-        self.record(vec![AgentEvent::Told(Notice { code: NoticeCode::Instructions, text })]).await
+        self.record(vec![AgentEvent::Notified(Notice { code: NoticeCode::Instructions, text })]).await
     }
 }
 

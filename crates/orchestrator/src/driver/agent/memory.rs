@@ -6,11 +6,13 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use agent::Conversation;
+use egress::Redactor;
+use job::JobId;
 use model::ModelRequest;
 use protocol::{FileOperation, GuestClient};
 
 use super::Shared;
-use crate::ids::JobId;
+use crate::data_folder::result_files::{CONTEXT, MEMORY};
 
 /// Folder in the workspace where the agent finds them.
 const FOLDER: &str = ".caisson";
@@ -24,6 +26,7 @@ const MAX_BYTES: usize = 8 * 1024 * 1024;
 /// Writes the memory files of one job.
 pub(super) struct Memory {
     folder: PathBuf,
+    redactor: Redactor,
     state: Shared<State>,
     /// Held while the files are being written.
     writing: Arc<tokio::sync::Mutex<()>>,
@@ -37,8 +40,9 @@ struct State {
 }
 
 impl Memory {
-    pub(super) fn new(folder: &Path) -> Self {
-        Self { folder: folder.to_owned(), state: Arc::default(), writing: Arc::default() }
+    /// Writes into `folder`, and masks what `redactor` finds.
+    pub(super) fn new(folder: &Path, redactor: Redactor) -> Self {
+        Self { folder: folder.to_owned(), redactor, state: Arc::default(), writing: Arc::default() }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
@@ -64,9 +68,9 @@ impl Memory {
         state.memory = Some(text_of(conversation));
         let (request, memory) = (state.request.clone(), state.memory.take());
         drop(state);
-        let folder = self.folder.clone();
+        let (folder, redactor) = (self.folder.clone(), self.redactor.clone());
         tokio::spawn(async move {
-            write(folder, request, memory, client).await;
+            write(folder, &redactor, request, memory, client).await;
             drop(turn);
         });
     }
@@ -83,7 +87,7 @@ impl Memory {
             let mut state = self.lock();
             (state.request.clone(), state.memory.take())
         };
-        write(self.folder.clone(), request, memory, client).await;
+        write(self.folder.clone(), &self.redactor, request, memory, client).await;
     }
 }
 
@@ -99,13 +103,14 @@ fn text_of(conversation: &Conversation) -> String {
 
 async fn write(
     folder: PathBuf,
+    redactor: &Redactor,
     request: Option<Arc<ModelRequest>>,
     memory: Option<String>,
     client: Option<GuestClient>,
 ) {
     let context = request.map(|request| agent::context_text(&request));
-    for (name, content) in [("context.txt", context), ("memory.json", memory)] {
-        let Some(content) = content else { continue };
+    for (name, content) in [(CONTEXT, context), (MEMORY, memory)] {
+        let Some(content) = content.map(|content| redactor.redact_text(&content)) else { continue };
         let target = folder.join(name);
         let copy = content.clone();
         let written = tokio::task::spawn_blocking(move || {

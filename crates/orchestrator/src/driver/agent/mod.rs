@@ -3,12 +3,15 @@
 
 mod abilities;
 mod code;
+mod environment;
 pub(crate) mod events;
 mod execute;
 mod host;
 mod instructions;
 mod mcp;
 mod memory;
+mod network_text;
+mod process_output;
 mod recall;
 mod screen;
 mod transcript;
@@ -16,38 +19,44 @@ mod transcript;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use agent::{Agent, AgentParts, Ending, Host, Logged, Stopped, Toolbox, tools};
+use agent::{Agent, AgentParts, Host, RunOutcome, SequencedEvent, Stopped, Toolbox, tools};
+use job::{
+    CALLS, CallEnd, CallRef, CallStatus, Event, EventBody, EventKind, JobId, Kinds, LostKernel, NewEvent,
+    OUTPUT, OnKernelLoss, Work, is_agent_call,
+};
 use protocol::CallKey;
 use sandbox::Ended;
 
-pub(super) use self::host::AgentHost;
-use super::pause::{Pause, with_remedy};
-use super::{Driver, Stop, describe};
-use crate::agent_view::is_agent_call;
+use self::network_text::network_text;
+use super::pause::{Pause, STUCK, with_remedy};
+use super::{Driver, DriverExit, describe};
 use crate::error::OrchestratorError;
-use crate::event::{CallEnd, CallRef, CallStatus, Event, EventBody, NewEvent};
-use crate::ids::JobId;
-use crate::kernels::{LostKernel, OnKernelLoss};
-use crate::recorder::Why;
-use crate::request::Work;
-use crate::store::{CALLS, Kinds, OUTPUT, Store};
+use crate::recorder::StateReason;
+use crate::store::Store;
+
+pub(super) use self::host::AgentHost;
 
 /// The events that a sandbox loss notice is based on.
-const CALLS_AND_CHECKPOINTS: Kinds = Kinds::Only(&["call_started", "checkpoint"]);
+const CALLS_AND_CHECKPOINTS: Kinds = Kinds::Only(&[EventKind::CallStarted, EventKind::Checkpoint]);
 /// The events that start a model request or end it.
-const TURNS: Kinds =
-    Kinds::Only(&["turn_started", "model_answered", "model_answer_lost", "context_changed", "state_changed"]);
+const TURNS: Kinds = Kinds::Only(&[
+    EventKind::TurnStarted,
+    EventKind::ModelAnswered,
+    EventKind::ModelAnswerLost,
+    EventKind::ContextChanged,
+    EventKind::StateChanged,
+]);
 /// Error codes of a model whose server may no longer exist.
 const GONE: [&str; 2] = ["model_unreachable", "model_cut"];
 
 impl Driver {
     /// Runs the agent until it is done. `None` means that the task succeeded; otherwise the reason why the job
     /// failed.
-    pub(super) async fn run_agent(&mut self) -> Result<Option<Why>, Stop> {
+    pub(super) async fn run_agent(&mut self) -> Result<Option<StateReason>, DriverExit> {
         self.interrupt_api_calls().await?;
         if self.is_cancelled() {
-            self.end_calls(&Stop::Cancelled).await?;
-            return Err(Stop::Cancelled);
+            self.end_calls(&DriverExit::Cancelled).await?;
+            return Err(DriverExit::Cancelled);
         }
         self.past.clear();
         let settings = self.spec.agent.clone();
@@ -55,33 +64,35 @@ impl Driver {
         let model = match self.core.models.get(settings.model.as_deref()).await {
             Ok(model) => model,
             Err(error) => {
-                let why = Why::new(error.code(), with_remedy(error.code(), error.to_string()));
+                let why = StateReason::new(error.code(), with_remedy(error.code(), error.to_string()));
                 let retry_after = error.is_retryable().then(|| error.retry_after().unwrap_or_default());
-                return Err(Stop::Paused(Pause { why, retry_after }));
+                return Err(DriverExit::Paused(Pause { why, retry_after }));
             }
         };
         self.charge_interrupted_answer(model.as_ref()).await?;
         let log = self.recorder.follow_events().await?;
         // Needed soon, and takes a while to load.
         context::tokens::prepare();
-        let abilities = self.abilities().await?;
+        let probe = self.probe(environment::script(&log)).await?;
         let mut host = AgentHost::new(self, &log).await?;
+        host.describe_environment(&log, &probe.report, model.limits().context_tokens).await?;
         host.read_instructions(&log).await?;
         host.start_tools(&log).await?;
+        let ceiling = self.egress.as_ref().and_then(|egress| egress.proxy().policy().ceiling().cloned());
         let parts = AgentParts {
-            toolbox: Toolbox::new(tools::standard(), &abilities),
+            toolbox: Toolbox::new(tools::standard(), &probe.abilities),
             extra: host.external_tools(),
             settings,
             model: Arc::clone(&model),
-            egress: network_text(&self.spec),
+            egress: network_text(&self.spec, ceiling.as_ref()),
             cache_key: self.recorder.job().to_string(),
             recall: self.recall(),
             summaries: self.core.settings().context.summaries,
         };
-        let past: Vec<Logged> = log.iter().filter_map(events::logged).collect();
+        let past: Vec<SequencedEvent> = log.iter().filter_map(events::logged).collect();
         drop(log);
         let mut agent = Agent::new(parts, &past)
-            .map_err(|error| Stop::Failed(OrchestratorError::Agent { why: describe(&error) }))?;
+            .map_err(|error| DriverExit::Failed(OrchestratorError::Agent { why: describe(&error) }))?;
         drop(past);
         let turns_before = agent.conversation().spent().turns;
         let ended = Box::pin(agent.run(&host)).await;
@@ -94,7 +105,7 @@ impl Driver {
             self.model_failures = 0;
         }
         if let Err(stop) = &result {
-            if matches!(stop, Stop::Paused(pause) if GONE.contains(&pause.why.code.as_str())) {
+            if matches!(stop, DriverExit::Paused(pause) if GONE.contains(&pause.why.code.as_str())) {
                 self.core.models.forget(self.spec.agent.model.as_deref(), &model);
             }
             self.end_calls(stop).await?;
@@ -104,7 +115,7 @@ impl Driver {
 
     /// Accounts for a model answer that was cut off by the end of an earlier server process. Only the cost of the
     /// prompt is known.
-    async fn charge_interrupted_answer(&self, model: &dyn model::Model) -> Result<(), Stop> {
+    async fn charge_interrupted_answer(&self, model: &dyn model::Model) -> Result<(), DriverExit> {
         let log = self.core.store.all_events(self.recorder.job(), TURNS, 0).await?;
         let Some(cut) = interrupted_request(&log) else { return Ok(()) };
         let usage = model::Usage { input: u64::from(cut.prompt_tokens), ..model::Usage::default() };
@@ -119,11 +130,13 @@ impl Driver {
     }
 
     /// Records an end for calls that were aborted together with the job.
-    async fn end_calls(&self, stop: &Stop) -> Result<(), Stop> {
+    async fn end_calls(&self, stop: &DriverExit) -> Result<(), DriverExit> {
         let (code, reason) = match stop {
-            Stop::Cancelled => ("cancelled", "the job was cancelled"),
-            Stop::Deadline => ("deadline", "the job's time was over"),
-            Stop::Paused(_) | Stop::Lost(_) | Stop::NoRoom(_) | Stop::Failed(_) => return Ok(()),
+            DriverExit::Cancelled => ("cancelled", "the job was cancelled"),
+            DriverExit::Deadline => ("deadline", "the job's time was over"),
+            DriverExit::Paused(_) | DriverExit::Lost(_) | DriverExit::NoRoom(_) | DriverExit::Failed(_) => {
+                return Ok(());
+            }
         };
         let log = self.core.store.all_events(self.recorder.job(), CALLS, 0).await?;
         for call in open_calls(&log).into_iter().filter(|call| is_agent_call(&call.id)) {
@@ -173,58 +186,43 @@ fn interrupted_request(log: &[Event]) -> Option<&agent::TurnStarted> {
 }
 
 /// Maps the end of an agent run to the job's outcome.
-fn outcome_of_run(ended: Result<Ending, Stopped>) -> Result<Option<Why>, Stop> {
+fn outcome_of_run(ended: Result<RunOutcome, Stopped>) -> Result<Option<StateReason>, DriverExit> {
     match ended {
-        Ok(Ending::Finished(finished)) if finished.is_done() => Ok(None),
-        Ok(Ending::Finished(finished)) => Ok(Some(Why::new("gave_up", finished.summary))),
-        Ok(Ending::Stuck(why)) => Ok(Some(Why::new("stuck", why))),
-        Ok(Ending::Waiting(request)) => {
+        Ok(RunOutcome::Finished(finished)) if finished.is_done() => Ok(None),
+        Ok(RunOutcome::Finished(finished)) => Ok(Some(StateReason::new("gave_up", finished.summary))),
+        Ok(RunOutcome::Stuck(why)) => {
+            let reason = format!(
+                "{why}; tell the agent what to do instead (`caisson message`), or let it try again (`caisson resume`)"
+            );
+            Err(DriverExit::Paused(Pause { why: StateReason::new(STUCK, reason), retry_after: None }))
+        }
+        Ok(RunOutcome::Waiting(request)) => {
             let reason = format!("{} (`caisson requests` shows it, {})", request.text, request.id);
-            Err(Stop::Paused(Pause { why: Why::new(request.kind.pause_code(), reason), retry_after: None }))
+            Err(DriverExit::Paused(Pause {
+                why: StateReason::new(request.kind.pause_code(), reason),
+                retry_after: None,
+            }))
         }
-        Ok(Ending::Paused { code, reason, retry_after }) => {
+        Ok(RunOutcome::Paused { code, reason, retry_after }) => {
             let reason = with_remedy(&code, reason);
-            Err(Stop::Paused(Pause { why: Why { code, reason }, retry_after }))
+            Err(DriverExit::Paused(Pause { why: StateReason { code, reason }, retry_after }))
         }
-        Err(Stopped(stop)) => Err(match stop.downcast::<Stop>() {
-            Ok(stop) => *stop,
-            Err(_) => {
-                Stop::Failed(OrchestratorError::Agent { why: "the agent stopped without a reason".into() })
-            }
-        }),
+        Err(stopped) => Err(stop_of(stopped)),
     }
 }
 
-/// Describes the network to the model: the egress policy, and the secrets it can use without seeing them.
-fn network_text(spec: &crate::request::JobSpec) -> String {
-    let mut text = egress_text(&spec.egress);
-    for (name, secret) in &spec.egress_settings.secrets {
-        let hosts: Vec<String> = secret.hosts.iter().map(ToString::to_string).collect();
-        text += &format!(
-            " ${name} holds a placeholder of a secret: send it in a header over https to {} and nowhere else, it \
-             becomes the real value on its way.",
-            hosts.join(", ")
-        );
-    }
-    text
-}
-
-/// Describes the egress policy to the model.
-fn egress_text(mode: &egress::Mode) -> String {
-    let shown = serde_json::to_string(mode).unwrap_or_default();
-    match shown.trim_matches('"') {
-        "off" => "no connection to the outside is possible.".into(),
-        "packages" => {
-            "package registries (npm, PyPI, crates.io, Debian and the like) can be reached, nothing else."
-                .into()
+/// Unwraps a stop that [`stopped`] has wrapped.
+fn stop_of(Stopped(stop): Stopped) -> DriverExit {
+    match stop.downcast::<DriverExit>() {
+        Ok(stop) => *stop,
+        Err(_) => {
+            DriverExit::Failed(OrchestratorError::Agent { why: "the agent stopped without a reason".into() })
         }
-        "open" | "learn" => "the internet can be reached.".into(),
-        other => format!("only what this policy allows can be reached: {other}"),
     }
 }
 
 /// Wraps a stop so that the agent can return it.
-pub(super) fn stopped(stop: impl Into<Stop>) -> Stopped {
+pub(super) fn stopped(stop: impl Into<DriverExit>) -> Stopped {
     Stopped(Box::new(stop.into()))
 }
 
@@ -270,7 +268,7 @@ type Shared<T> = Arc<std::sync::Mutex<T>>;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::JobState;
+    use job::JobState;
 
     #[test]
     fn model_request_is_interrupted_if_no_answer_or_state_change_follows() {

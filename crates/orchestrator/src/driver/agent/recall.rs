@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use agent::{OutputStore, Recall};
 use async_trait::async_trait;
+use job::JobId;
 use model::Embeddings;
 
 use super::super::Driver;
-use crate::ids::JobId;
 use crate::store::Store;
 
 /// In the job's folder; a cache that can be deleted.

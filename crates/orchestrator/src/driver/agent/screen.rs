@@ -4,14 +4,15 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use agent::{BrowserReport, DesktopReport, Picture};
+use job::BrowserInput;
 use protocol::{CallKey, GuiAction, ProtocolError};
 use serde_json::Value;
 
-use super::super::Stop;
-use super::super::exec::wait_for_cancel;
+use super::super::DriverExit;
+use super::super::stop::wait_for_cancel;
 use super::host::AgentHost;
-use crate::browser::{self, BrowserInput};
-use crate::desktop::desktop_spec;
+use crate::driver::browser;
+use crate::driver::desktop::desktop_spec;
 
 /// Longer than the longest wait of any action.
 const TIMEOUT: Duration = Duration::from_secs(660);
@@ -25,7 +26,7 @@ impl AgentHost<'_> {
         &self,
         key: Option<CallKey>,
         action: GuiAction,
-    ) -> Result<Result<DesktopReport, String>, Stop> {
+    ) -> Result<Result<DesktopReport, String>, DriverExit> {
         let desktop = desktop_spec(&self.driver.spec);
         let expiry = self.driver.core.host_disk.sleep_unfrozen(TIMEOUT);
         tokio::pin!(expiry);
@@ -35,8 +36,8 @@ impl AgentHost<'_> {
             let asking = client.act_on_desktop(desktop.clone(), key.clone(), action.clone());
             let asked = tokio::select! {
                 asked = asking => asked,
-                () = wait_for_cancel(&mut control_request) => return Err(Stop::Cancelled),
-                () = self.driver.time_over() => return Err(Stop::Deadline),
+                () = wait_for_cancel(&mut control_request) => return Err(DriverExit::Cancelled),
+                () = self.driver.time_over() => return Err(DriverExit::Deadline),
                 () = &mut expiry => return Ok(Err("it did not end in time".into())),
             };
             match asked {
@@ -60,7 +61,10 @@ impl AgentHost<'_> {
         }
     }
 
-    pub(super) async fn browse_page(&self, action: Value) -> Result<Result<BrowserReport, String>, Stop> {
+    pub(super) async fn browse_page(
+        &self,
+        action: Value,
+    ) -> Result<Result<BrowserReport, String>, DriverExit> {
         let input: BrowserInput = match serde_json::from_value(action) {
             Ok(input) => input,
             Err(error) => return Ok(Err(error.to_string())),
@@ -74,8 +78,8 @@ impl AgentHost<'_> {
         let mut control_request = self.driver.control_request.clone();
         let done = tokio::select! {
             done = browser::perform(&client, &self.driver.spec, &input) => done,
-            () = wait_for_cancel(&mut control_request) => return Err(Stop::Cancelled),
-            () = self.driver.time_over() => return Err(Stop::Deadline),
+            () = wait_for_cancel(&mut control_request) => return Err(DriverExit::Cancelled),
+            () = self.driver.time_over() => return Err(DriverExit::Deadline),
             () = &mut expiry => return Ok(Err("it did not end in time".into())),
         };
         self.has_desktop.store(true, Ordering::Relaxed);
@@ -89,13 +93,13 @@ impl AgentHost<'_> {
     }
 
     /// Stores an image as a blob.
-    pub(super) async fn keep_image(&self, image: model::Image) -> Result<Picture, Stop> {
+    pub(super) async fn keep_image(&self, image: model::Image) -> Result<Picture, DriverExit> {
         let digest = self.driver.recorder.put_blob(image.bytes.clone()).await?;
         Ok(Picture::of(&image, digest))
     }
 
     /// Writes a binary file to the workspace.
-    pub(super) async fn put_file(&self, path: &str, bytes: &[u8]) -> Result<Result<(), String>, Stop> {
+    pub(super) async fn put_file(&self, path: &str, bytes: &[u8]) -> Result<Result<(), String>, DriverExit> {
         loop {
             let client = self.driver.guest().await?;
             let writing = async {

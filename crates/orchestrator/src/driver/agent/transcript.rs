@@ -45,10 +45,6 @@ impl Transcript {
         }
     }
 
-    pub(super) fn take_images(&mut self) -> Vec<model::Image> {
-        std::mem::take(&mut self.images)
-    }
-
     pub(super) fn take(&mut self, bytes: &[u8]) {
         let room = HEAD_BYTES.saturating_sub(self.head.len());
         let (first, rest) = bytes.split_at(bytes.len().min(room));
@@ -70,8 +66,14 @@ impl Transcript {
         self.left_out += excess as u64;
     }
 
+    /// The text and the images.
+    pub(super) fn into_parts(mut self) -> (String, Vec<model::Image>) {
+        let images = std::mem::take(&mut self.images);
+        (self.into_text(), images)
+    }
+
     /// The text, with a line that says how many bytes were left out.
-    pub(super) fn into_text(mut self) -> String {
+    fn into_text(mut self) -> String {
         self.shrink();
         if self.left_out > 0 {
             self.head.extend_from_slice(dropped(self.left_out).as_bytes());

@@ -1,5 +1,5 @@
 //! Finds symbolic links of a workspace that point outside of it. They are left out of the zip: on the machine where
-//! somebody unpacks it, such a link would point to a local file.
+//! a user unpacks it, such a link would point to a local file.
 //!
 //! A link is resolved through all other links of the workspace, as a file system would do. The target alone is not
 //! enough: with `p/q/r/l -> ../../../s`, `p/q/r/l/../..` is outside, although its text stays inside.

@@ -1,5 +1,5 @@
-//! The manifest of a zip. Bounded, because names come from the sandbox and are kept in memory until the zip is
-//! written.
+//! The manifest of a zip, the file `manifest.json` beside it. Bounded, because names come from the sandbox and are
+//! kept in memory until the zip is written.
 
 use std::collections::HashSet;
 use std::io;
@@ -46,14 +46,6 @@ impl Manifest {
             covered: HashSet::new(),
             name_bytes: 0,
         }
-    }
-
-    /// Whether it contains nothing but the job id.
-    pub(super) fn is_empty(&self) -> bool {
-        self.files.is_empty()
-            && self.links.is_empty()
-            && self.left_out.is_empty()
-            && self.provenance.is_empty()
     }
 
     /// Notes an entry that is not in the archive; entries beyond the limit are not noted.

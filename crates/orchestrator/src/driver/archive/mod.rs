@@ -1,8 +1,10 @@
-//! Converts the tar stream of a workspace to a zip with a manifest. The stream comes from the sandbox and is treated
-//! as hostile: names are checked, links stay links and must not lead outside, sizes are bounded.
+//! Converts the tar stream of a workspace to a zip, and writes a manifest beside it. The stream comes from the sandbox
+//! and is treated as hostile: names are checked, links stay links and must not lead outside, sizes are bounded.
 
 mod links;
 mod manifest;
+mod own_files;
+pub(crate) mod tar_extension;
 mod tar_source;
 #[cfg(test)]
 mod tests;
@@ -11,6 +13,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
 use std::path::{Component, Path, PathBuf};
 
+use job::Artifact;
 use sha2::{Digest, Sha256};
 use tar::{Archive, Entry, EntryType};
 use time::OffsetDateTime;
@@ -19,19 +22,14 @@ use zip::{CompressionMethod, ZipWriter};
 
 use self::links::Links;
 use self::manifest::{LeftOut, Manifest, ManifestFile, ManifestLink};
-pub(crate) use self::tar_source::{ChannelReader, Piece, TarSource, open_tar, save_tar};
+use self::own_files::OwnFiles;
+use self::tar_extension::PaxHeader;
+use crate::data_folder::result_files::{LEARNED_POLICY, MANIFEST};
 use crate::egress::Provenance;
-use crate::event::Artifact;
-use crate::tar_extension::Told;
 
-/// The folder for our own files in the zip.
-const OWN_FOLDER: &str = ".caisson";
-const MANIFEST: &str = ".caisson/manifest.json";
-const NETWORK_LOG: &str = ".caisson/audit/network.jsonl";
-const FILE_LOG: &str = ".caisson/audit/files.jsonl";
-const LEARNED: &str = ".caisson/learned-egress.json";
-/// Files of a job with these names are dropped.
-const OWN_FILES: [&str; 4] = [MANIFEST, NETWORK_LOG, FILE_LOG, LEARNED];
+pub(crate) use self::own_files::is_own;
+pub(crate) use self::tar_source::{ChannelReader, Piece, TarSource, open_tar, save_tar};
+
 /// Maximum number of entries in one archive.
 const MAX_ENTRIES: u64 = 2_000_000;
 /// Read buffer size.
@@ -49,23 +47,22 @@ const NAME_NOT_UNIQUE: &str = "name_not_unique";
 /// sandbox's disk.
 const NOT_PACKED: &str = "not_packed";
 
-/// Metadata that goes into the zip beside the files.
+/// What the manifest says about a zip besides its files.
 pub(super) struct ZipMetadata {
     pub(super) job: String,
     /// What the zip is made from: the workspace or a checkpoint.
     pub(super) source: &'static str,
     /// Where downloaded files came from.
     pub(super) provenance: Provenance,
-    /// Path of the list of connections; the file may be missing.
-    pub(super) network_log: PathBuf,
-    /// Path of the list of files that were touched; the file may be missing.
-    pub(super) file_log: PathBuf,
 }
 
-/// Writes `output.zip` from a tar stream, completely or not at all.
+/// Writes `output.zip` from a tar stream, completely or not at all. The manifest and what is taken from `.caisson/` of
+/// the workspace become files beside it.
 pub(super) fn zip_from_tar(tar: impl TarSource, target: &Path, about: &ZipMetadata) -> io::Result<Artifact> {
     let partial = target.with_extension("zip.partial");
-    removed_on_failure(&partial, || write_zip(tar, &partial, target, about))
+    let mut own = OwnFiles::beside(target);
+    removed_on_failure(&partial, || write_zip(tar, [&partial, target], about, &mut own))
+        .inspect_err(|_| own.discard())
 }
 
 /// Removes the partial file if writing fails: the disk may be full.
@@ -75,16 +72,16 @@ pub(super) fn removed_on_failure<T>(partial: &Path, write: impl FnOnce() -> io::
 
 fn write_zip(
     tar: impl TarSource,
-    partial: &Path,
-    target: &Path,
+    [partial, target]: [&Path; 2],
     about: &ZipMetadata,
+    own: &mut OwnFiles,
 ) -> io::Result<Artifact> {
     let mut zip = ZipWriter::new(BufWriter::new(File::create(partial)?));
     let mut manifest = Manifest::new(about.job.clone(), about.provenance.downloads.clone());
     let mut archive = Archive::new(tar);
     let mut buffer = vec![0; READ_BYTES];
     let mut count = 0;
-    let mut next = Told::default();
+    let mut next = PaxHeader::default();
     for entry in archive.entries()?.raw(true) {
         let mut entry = entry?;
         if next.hear(&mut entry)? {
@@ -94,22 +91,22 @@ fn write_zip(
         if count > MAX_ENTRIES {
             return Err(io::Error::other(format!("the workspace has more than {MAX_ENTRIES} entries")));
         }
-        add_entry(&mut zip, &mut manifest, entry, std::mem::take(&mut next), &mut buffer)?;
+        add_entry(&mut zip, &mut manifest, own, entry, std::mem::take(&mut next), &mut buffer)?;
     }
     archive.into_inner().finish()?.into_iter().for_each(|name| manifest.leave_out(name, NOT_PACKED));
     add_links(&mut zip, &mut manifest)?;
-    add_own(&mut zip, about)?;
-    // Streamed, never built in memory: a job may have millions of files.
-    let least_bytes = if manifest.is_empty() { 0 } else { SMALLEST_PACKED };
-    zip.start_file(MANIFEST, options(0o644, least_bytes, None))?;
-    let mut out = BufWriter::new(&mut zip);
-    serde_json::to_writer_pretty(&mut out, &manifest)?;
-    out.into_inner().map_err(io::IntoInnerError::into_error)?;
     let file = zip.finish()?.into_inner().map_err(io::IntoInnerError::into_error)?;
     file.sync_all()?;
     let bytes = file.metadata()?.len();
     drop(file);
     let sha256 = copy_hashed(&mut File::open(partial)?, &mut io::sink(), &mut buffer)?;
+    // Streamed, never built in memory: a job may have millions of files.
+    own.write(MANIFEST, |out| write_json(out, &manifest))?;
+    if let Some(learned) = &about.provenance.learned {
+        let policy = serde_json::json!({ "egress": learned });
+        own.write(LEARNED_POLICY, |out| write_json(out, &policy))?;
+    }
+    own.publish()?;
     std::fs::rename(partial, target)?;
     sync_folder(target)?;
     Ok(Artifact {
@@ -121,41 +118,28 @@ fn write_zip(
     })
 }
 
-/// Adds our own files, which are not part of the workspace.
-fn add_own(zip: &mut ZipWriter<BufWriter<File>>, about: &ZipMetadata) -> io::Result<()> {
-    for (path, name) in [(&about.network_log, NETWORK_LOG), (&about.file_log, FILE_LOG)] {
-        if let Ok(mut log) = File::open(path)
-            && let bytes @ 1.. = log.metadata().map_or(0, |facts| facts.len())
-        {
-            zip.start_file(name, options(0o644, bytes, None))?;
-            io::copy(&mut log, zip)?;
-        }
-    }
-    if let Some(learned) = &about.provenance.learned {
-        let text = serde_json::to_vec_pretty(&serde_json::json!({ "egress": learned }))?;
-        zip.start_file(LEARNED, options(0o644, text.len() as u64, None))?;
-        zip.write_all(&text)?;
-    }
-    Ok(())
+fn write_json(out: &mut impl Write, content: &impl serde::Serialize) -> io::Result<()> {
+    serde_json::to_writer_pretty(out, content).map_err(io::Error::from)
 }
 
 fn add_entry(
     zip: &mut ZipWriter<BufWriter<File>>,
     manifest: &mut Manifest,
+    own: &mut OwnFiles,
     mut entry: Entry<'_, impl Read>,
-    told: Told,
+    told: PaxHeader,
     buffer: &mut [u8],
 ) -> io::Result<()> {
     let raw = told.name.unwrap_or_else(|| entry.path_bytes().into_owned());
     let Some(name) = clean_name(&String::from_utf8_lossy(&raw)) else {
         return Ok(());
     };
-    if OWN_FILES.contains(&name.as_str()) {
-        return Ok(());
-    }
     let size = entry.header().size()?;
     if told.size.is_some_and(|other| other != size) {
         return Err(io::Error::other(format!("`{name}` has two sizes")));
+    }
+    if is_own(&name) {
+        return own.take(name, &mut entry, manifest);
     }
     if name.len() > MAX_PATH_BYTES {
         manifest.leave_out(name, NAME_TOO_LONG);
@@ -278,9 +262,4 @@ fn sync_folder(file: &Path) -> io::Result<()> {
         Some(folder) => File::open(folder)?.sync_all(),
         None => Ok(()),
     }
-}
-
-/// Whether a name in a zip belongs to our own files.
-pub(crate) fn is_own(name: &str) -> bool {
-    name == OWN_FOLDER || OWN_FILES.contains(&name) || name == ".caisson/audit"
 }

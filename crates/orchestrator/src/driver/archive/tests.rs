@@ -6,14 +6,7 @@ use super::manifest::{MAX_LEFT_OUT, MAX_LISTED_NAME_BYTES, MAX_NAME_BYTES};
 use super::*;
 
 fn about() -> ZipMetadata {
-    let provenance = Provenance::default();
-    ZipMetadata {
-        job: "job".into(),
-        source: "workspace",
-        provenance,
-        network_log: "/nowhere".into(),
-        file_log: "/nowhere".into(),
-    }
+    ZipMetadata { job: "job".into(), source: "workspace", provenance: Provenance::default() }
 }
 
 impl TarSource for &[u8] {
@@ -52,13 +45,68 @@ fn files_arrive_with_their_hash_in_the_manifest() {
     let mut text = String::new();
     zip.by_name("a/b.txt").unwrap().read_to_string(&mut text).unwrap();
     assert_eq!(text, "hello");
-    let manifest: serde_json::Value = serde_json::from_reader(zip.by_name(MANIFEST).unwrap()).unwrap();
+    let manifest = manifest_of(&target);
     assert_eq!(manifest["left_out"], serde_json::json!([{"path": "pipe", "reason": "not_packed"}]));
     assert_eq!(manifest["files"][0]["size"], 5);
     assert_eq!(
         manifest["files"][0]["sha256"],
         "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"
     );
+}
+
+#[test]
+fn own_folder_is_not_in_the_zip_and_what_it_records_is_kept_beside_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("output.zip");
+    // From an attempt to collect a workspace that was lost afterwards.
+    std::fs::write(folder.path().join("agent-deno.ipynb"), "stale").unwrap();
+    let tar = tar_of(|builder| {
+        add(builder, ".caisson/agent.ipynb", b"a notebook");
+        add(builder, ".caisson/desktop.apng", b"a recording");
+        add(builder, ".caisson/memory.json", b"a copy for the agent");
+        add(builder, ".caisson/output.zip", b"a zip?");
+        add(builder, ".caisson/manifest.json", b"a manifest?");
+        add(builder, ".caisson/sub/agent.ipynb", b"x");
+        add(builder, ".caisson-mine", b"not below our folder");
+        add(builder, "agent.ipynb", b"of the project");
+    });
+    assert_eq!(zip_from_tar(tar.as_slice(), &target, &about()).unwrap().files, 2);
+    let mut zip = zip::ZipArchive::new(File::open(&target).unwrap()).unwrap();
+    let names: Vec<_> = zip.file_names().map(|name| name.unwrap().to_string()).collect();
+    assert_eq!(names, [".caisson-mine", "agent.ipynb"]);
+    let mut text = String::new();
+    zip.by_name("agent.ipynb").unwrap().read_to_string(&mut text).unwrap();
+    assert_eq!(text, "of the project");
+    let entries = std::fs::read_dir(folder.path()).unwrap();
+    let mut beside: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    beside.sort();
+    assert_eq!(beside, ["agent.ipynb", "desktop.apng", MANIFEST, "output.zip"]);
+    assert_eq!(std::fs::read_to_string(folder.path().join("agent.ipynb")).unwrap(), "a notebook");
+    let manifest = manifest_of(&target);
+    let left_out: Vec<&str> = manifest["left_out"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|entry| entry["path"].as_str().unwrap())
+        .collect();
+    let unexpected = [".caisson/output.zip", ".caisson/manifest.json", ".caisson/sub/agent.ipynb"];
+    assert_eq!(left_out[..3], unexpected);
+    assert_eq!(manifest["left_out"][0]["reason"], "caisson_folder");
+}
+
+#[test]
+fn job_cannot_fill_its_folder_with_files_from_the_own_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("output.zip");
+    let tar = tar_of(|builder| {
+        for number in 0..100 {
+            add(builder, &format!(".caisson/agent-{number}.ipynb"), b"x");
+        }
+    });
+    zip_from_tar(tar.as_slice(), &target, &about()).unwrap();
+    // Besides the zip and its manifest.
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 64 + 2);
+    assert_eq!(manifest_of(&target)["left_out"].as_array().unwrap().len(), 100 - 64 + 1);
 }
 
 #[test]
@@ -135,8 +183,7 @@ fn add_long(builder: &mut tar::Builder<Vec<u8>>, name: &str) {
 }
 
 fn manifest_of(zip: &Path) -> serde_json::Value {
-    let mut zip = zip::ZipArchive::new(File::open(zip).unwrap()).unwrap();
-    serde_json::from_reader(zip.by_name(MANIFEST).unwrap()).unwrap()
+    serde_json::from_reader(File::open(zip.with_file_name(MANIFEST)).unwrap()).unwrap()
 }
 
 #[test]
@@ -197,7 +244,9 @@ fn names_that_exceed_the_memory_limit_fail_the_archive() {
         add_long(builder, &"d/".repeat(1025));
     });
     let mut archive = Archive::new(tar.as_slice());
-    let mut add = |entry| add_entry(&mut zip, &mut manifest, entry, Told::default(), &mut [0; 512]);
+    let mut own = OwnFiles::beside(&folder.path().join("zip"));
+    let mut add =
+        |entry| add_entry(&mut zip, &mut manifest, &mut own, entry, PaxHeader::default(), &mut [0; 512]);
     let added: Vec<io::Result<()>> = archive.entries().unwrap().map(|entry| add(entry.unwrap())).collect();
     assert!(added[0].is_ok());
     let error = added[1].as_ref().unwrap_err().to_string();
@@ -239,7 +288,7 @@ fn escaping_links_are_left_out_and_listed_with_the_reason() {
     assert_eq!(kept, ["d/back", "in"]);
     let zip = zip::ZipArchive::new(File::open(&target).unwrap()).unwrap();
     let names: Vec<_> = zip.file_names().map(|name| name.unwrap().to_string()).collect();
-    assert_eq!(names, ["d/a", "d/back", "in", MANIFEST]);
+    assert_eq!(names, ["d/a", "d/back", "in"]);
 }
 
 #[test]
@@ -262,10 +311,13 @@ fn overlong_name_headers_are_refused_before_they_are_read() {
 fn truncated_stream_leaves_no_zip() {
     let folder = tempfile::tempdir().unwrap();
     let target = folder.path().join("output.zip");
-    let mut tar = tar_of(|builder| add(builder, "a", &[7; 5000]));
-    tar.truncate(2000);
+    let mut tar = tar_of(|builder| {
+        add(builder, ".caisson/agent.ipynb", b"a notebook");
+        add(builder, "a", &[7; 5000]);
+    });
+    tar.truncate(3000);
     assert!(zip_from_tar(tar.as_slice(), &target, &about()).is_err());
-    assert!(!target.exists());
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
 #[test]

@@ -2,20 +2,21 @@
 
 use std::path::Path;
 
+use job::{Artifact, Event, EventBody, EventKind, JobId, Kinds, Sequence, StoredFile, WITHOUT_OUTPUT};
 use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params};
 
 use super::derived::ViewBuilder;
 use super::read::{self, parse_id};
 use super::{VERSION, drops, failed, heads, payloads, tombstones};
-use crate::audit::{
-    Checker, FileAudit, JobAudit, LogEnd, MAX_UNSIGNED_MS, NETWORK_LIST, NetworkCheck, NetworkFile, Row,
-    SignedHead, StoredFile, Tombstone, TrustedKeys,
-};
 use crate::data_folder::DATABASE;
+use crate::data_folder::NETWORK_LIST;
 use crate::error::OrchestratorError;
-use crate::event::{Artifact, Event, EventBody};
-use crate::ids::{JobId, Sequence};
-use crate::store::{EventPage, Kinds, PAGE, WITHOUT_OUTPUT};
+use crate::store::evidence::check::{Checker, JobAudit, LogEnd, Row};
+use crate::store::evidence::file_digests::{FileAudit, NetworkCheck, NetworkFile};
+use crate::store::evidence::head::{MAX_UNSIGNED_MS, SignedHead};
+use crate::store::evidence::tombstone::Tombstone;
+use crate::store::evidence::trust::TrustedKeys;
+use crate::store::{EventPage, PAGE};
 
 type Result<T> = std::result::Result<T, OrchestratorError>;
 
@@ -175,7 +176,7 @@ impl AuditReader {
         if !read::view(&self.connection, job)?.state.is_over() {
             return Ok(None);
         }
-        let kinds = Kinds::Only(&["artifact_stored", "audit_file_stored"]);
+        let kinds = Kinds::Only(&[EventKind::ArtifactStored, EventKind::AuditFileStored]);
         let EventPage { events, .. } = read::events(&self.connection, job, kinds, (0, usize::MAX))?;
         let stored = events.into_iter().filter_map(|event| match event.body {
             EventBody::ArtifactStored(Artifact { name, bytes, sha256, .. }) => {

@@ -3,16 +3,17 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use job::{CallEnd, CallRef, EventBody, Fence, JobId, JobState};
 use rusqlite::{Connection, params};
 
 use super::heads_tests::{change, end, export_heads, faults, folder, job, note, verify_audit};
 use super::{SqliteStore, write};
-use crate::audit::{ExternalRecords, FileState, JobAudit, TrustedKeys};
 use crate::data_folder::DataFolder;
 use crate::error::OrchestratorError;
-use crate::event::{CallEnd, CallRef, EventBody, Fence};
-use crate::ids::JobId;
-use crate::state::JobState;
+use crate::store::evidence::check::JobAudit;
+use crate::store::evidence::external_records::ExternalRecords;
+use crate::store::evidence::file_digests::FileState;
+use crate::store::evidence::trust::TrustedKeys;
 use crate::store::{Link, Store, digest};
 
 const MINUTE_MS: i64 = 60_000;
@@ -219,7 +220,7 @@ async fn worked() -> (tempfile::TempDir, SqliteStore, JobId) {
     (folder, store, id)
 }
 
-fn connection(host: &str) -> crate::event::NewEvent {
+fn connection(host: &str) -> job::NewEvent {
     let event = serde_json::json!({
         "event": "opened", "id": 1, "time_ms": 1, "call": null, "method": "CONNECT", "host": host, "port": 443,
         "address": null, "bytes_up": 0, "bytes_down": 0, "duration_ms": 0, "verdict": "allowed", "code": null,

@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
+use job::JobView;
+
 use super::{failed, open_for_reading};
 use crate::error::OrchestratorError;
-use crate::view::JobView;
 
 /// Copies a consistent snapshot of a database without blocking writers. `target` must not exist.
 pub(crate) fn copy_database(source: &Path, target: &Path) -> Result<(), OrchestratorError> {

@@ -1,18 +1,16 @@
 //! Verifies what the database derived from a log (the job's row and its steps), by deriving it again or, if payloads
 //! were dropped, by the digest in the signed statement.
 
+use job::{CallRef, ContentDigest, Event, EventBody, EventKind, JobId, JobView, Kinds, OUTPUT, Sequence};
 use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params};
 
 use super::audit::each_row;
+use super::failed;
 use super::write::{control_request_name, kind_name};
-use super::{failed, read};
-use crate::audit::{DerivedDigests, DropStatement, Row};
 use crate::error::OrchestratorError;
-use crate::event::{CallRef, Event, EventBody};
-use crate::ids::{JobId, Sequence};
-use crate::store::{Kinds, OUTPUT};
-use crate::user_actions::ContentDigest;
-use crate::view::JobView;
+use crate::store::evidence::check::Row;
+use crate::store::evidence::dropped::{DerivedDigests, DropStatement};
+use crate::store::sqlite::read;
 
 type Result<T> = std::result::Result<T, OrchestratorError>;
 
@@ -33,7 +31,7 @@ impl ViewBuilder {
 
     pub(super) fn take(&mut self, row: &Row) {
         // Output is most of a log, and not part of the view.
-        if matches!(OUTPUT, Kinds::Only(kinds) if kinds.contains(&row.kind.as_str())) {
+        if matches!(OUTPUT, Kinds::Only(kinds) if kinds.iter().any(|kind| kind.name() == row.kind)) {
             return;
         }
         let payload = match &row.payload {
@@ -191,7 +189,7 @@ pub(super) fn digests(connection: &Connection, job: JobId, is_sound: bool) -> Re
 /// The list of connections according to the log.
 fn network_lines(connection: &Connection, job: JobId) -> Result<ContentDigest> {
     let mut lines = ContentDigest::default();
-    each_row(connection, job, Kinds::Only(&["egress"]), |row| {
+    each_row(connection, job, Kinds::Only(&[EventKind::Egress]), |row| {
         if let Ok(Some(line)) = &row.payload {
             lines.add(line);
             lines.add(b"\n");

@@ -1,11 +1,12 @@
 //! The signed statements about dropped payloads in the database.
 
+use job::JobId;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::failed;
-use crate::audit::{DerivedDigests, DropStatement, TrustedKeys};
 use crate::error::OrchestratorError;
-use crate::ids::JobId;
+use crate::store::evidence::dropped::{DerivedDigests, DropStatement};
+use crate::store::evidence::trust::TrustedKeys;
 
 type Result<T> = std::result::Result<T, OrchestratorError>;
 

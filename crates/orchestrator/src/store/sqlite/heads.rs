@@ -8,16 +8,18 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use job::{Actor, JobId, Sequence};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::read::parse_id;
 use super::writer::Context;
 use super::{drops, failed, tombstones};
-use crate::access::Actor;
-use crate::audit::{DerivedDigests, DropStatement, MAX_UNSIGNED_MS, SignedHead, SigningKey, Tombstone};
 use crate::clock::now_ms;
 use crate::error::OrchestratorError;
-use crate::ids::{JobId, Sequence};
+use crate::store::evidence::dropped::{DerivedDigests, DropStatement};
+use crate::store::evidence::head::{MAX_UNSIGNED_MS, SignedHead};
+use crate::store::evidence::key::SigningKey;
+use crate::store::evidence::tombstone::Tombstone;
 
 type Result<T> = std::result::Result<T, OrchestratorError>;
 

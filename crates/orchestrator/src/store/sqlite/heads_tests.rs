@@ -2,15 +2,17 @@
 
 use std::path::Path;
 
+use job::{Actor, EventBody, Fence, JobDefaults, JobId, JobState, NewEvent, NewJob};
 use rusqlite::Connection;
 
 use super::{SqliteStore, drops};
-use crate::access::Actor;
-use crate::audit::{AuditReport, ExternalRecords, FileState, SignedHead, SigningKey, Tombstone, TrustedKeys};
-use crate::event::{EventBody, Fence, NewEvent};
-use crate::ids::JobId;
-use crate::request::{JobDefaults, NewJob};
-use crate::state::JobState;
+use crate::store::evidence::check::AuditReport;
+use crate::store::evidence::external_records::ExternalRecords;
+use crate::store::evidence::file_digests::FileState;
+use crate::store::evidence::head::SignedHead;
+use crate::store::evidence::key::SigningKey;
+use crate::store::evidence::tombstone::Tombstone;
+use crate::store::evidence::trust::TrustedKeys;
 use crate::store::{NewRecord, Store};
 
 /// Verifies like `caisson audit verify`.
@@ -280,9 +282,9 @@ async fn tampering_with_the_zip_or_the_file_list_is_found() {
     for (path, text) in &files {
         std::fs::write(path, text).unwrap();
     }
-    let list = crate::audit::StoredFile::of(&place, "audit/files.jsonl").unwrap();
-    let zip = crate::audit::StoredFile::of(&place, "output.zip").unwrap();
-    let artifact = crate::event::Artifact {
+    let list = crate::store::evidence::file_digests::measure(&place, "audit/files.jsonl").unwrap();
+    let zip = crate::store::evidence::file_digests::measure(&place, "output.zip").unwrap();
+    let artifact = job::Artifact {
         name: zip.name,
         bytes: zip.bytes,
         files: 1,

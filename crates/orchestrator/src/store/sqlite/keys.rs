@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
+use job::{JobId, Key, KeyId, KeyUse, Role};
 use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
 
+use super::failed;
 use super::writer::Context;
-use super::{failed, read};
-use crate::access::{Key, KeyId, KeyUse, Role};
 use crate::error::OrchestratorError;
-use crate::ids::JobId;
+use crate::store::sqlite::read;
 
 type Result<T> = std::result::Result<T, OrchestratorError>;
 

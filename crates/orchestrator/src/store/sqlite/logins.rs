@@ -1,12 +1,13 @@
 //! Logins that were ended early, and shared links.
 
+use job::{SessionId, ShareId, SharedLink};
 use rusqlite::{Connection, params};
 
+use super::failed;
 use super::writer::Context;
-use super::{failed, read};
-use crate::access::{SessionId, ShareId, SharedLink};
 use crate::clock::now_ms;
 use crate::error::OrchestratorError;
+use crate::store::sqlite::read;
 
 type Result<T> = std::result::Result<T, OrchestratorError>;
 

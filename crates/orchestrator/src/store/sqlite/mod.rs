@@ -28,28 +28,28 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use job::{
+    Actor, Event, Fence, Generation, JobFilter, JobId, JobSpec, JobState, JobView, Key, KeyId, KeyUse, Kinds,
+    NewEvent, Role, Sequence, SessionId, ShareId, SharedLink,
+};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use tokio::sync::watch;
+
+use self::notifier::EventNotifier;
+use self::writer::Writer;
+use super::{Created, NewRecord, Store};
+use crate::error::OrchestratorError;
+use crate::metrics::Metrics;
+use crate::store::evidence::check::JobAudit;
+use crate::store::evidence::head::SignedHead;
+use crate::store::evidence::trust::TrustedKeys;
+use crate::store::{EventPage, Removable};
 
 pub(crate) use self::audit::AuditReader;
 pub(crate) use self::copy::{check_copy, copy_database, jobs_in_copy};
 pub(crate) use self::heads::keys_of_heads;
 pub(crate) use self::keys::has_keys;
-use self::notifier::EventNotifier;
-use self::writer::Writer;
-use super::{Created, NewRecord, Store};
-use crate::access::{Actor, Key, KeyId, KeyUse, Role, SessionId, ShareId, SharedLink};
-use crate::api_types::JobFilter;
-use crate::audit::{JobAudit, SignedHead, TrustedKeys};
-use crate::error::OrchestratorError;
-use crate::event::{Event, Fence, NewEvent};
-use crate::ids::{Generation, JobId, Sequence};
-use crate::metrics::Metrics;
-use crate::request::JobSpec;
-use crate::state::JobState;
-use crate::store::{EventPage, Kinds, Removable};
-use crate::view::JobView;
 
 /// The schema of [`OLDEST_VERSION`], and the migration scripts; each upgrades the schema by one version.
 const MIGRATIONS: [&str; 1] = [include_str!("schema.sql")];

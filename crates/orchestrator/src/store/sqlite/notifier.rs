@@ -3,9 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
+use job::{JobId, Sequence};
 use tokio::sync::watch;
-
-use crate::ids::{JobId, Sequence};
 
 /// Up to this many unused entries are tolerated.
 const MANY: usize = 64;

@@ -1,22 +1,19 @@
 //! Payloads that retention drops: the events stay in the chain, but their content is gone.
 
+use job::{EventKind, JobId};
 use rusqlite::{Connection, params};
+use strum::VariantArray;
 
 use super::read::{parse_id, text_after};
 use super::writer::Context;
 use super::{derived, drops, failed};
 use crate::error::OrchestratorError;
-use crate::ids::JobId;
 
 type Result<T> = std::result::Result<T, OrchestratorError>;
 
-/// Events that show how a job went, but not what was in it. They keep their payload. The first one has the job's
-/// spec, without which the job can be neither shown nor retried.
-const NEVER_DROPPED_KINDS: [&str; 5] =
-    ["job_created", "state_changed", "control_requested", "artifact_stored", "audit_file_stored"];
-
+/// Whether events of the kind with this name keep their payload.
 pub(super) fn keeps_payload(kind: &str) -> bool {
-    NEVER_DROPPED_KINDS.contains(&kind)
+    kind.parse().is_ok_and(EventKind::keeps_payload)
 }
 
 /// Jobs that ended before a point in time and still have their payloads, oldest first, starting after `after`.
@@ -47,7 +44,8 @@ pub(super) fn jobs_to_drop(
 pub(super) fn drop_job_payloads(context: &mut Context<'_>, job: JobId, is_sound: bool) -> Result<()> {
     let digests = derived::digests(context.connection, job, is_sound)?;
     let id = job.to_string();
-    let kept = NEVER_DROPPED_KINDS.map(|kind| format!("'{kind}'")).join(", ");
+    let kept = EventKind::VARIANTS.iter().filter(|kind| kind.keeps_payload());
+    let kept = kept.map(|kind| format!("'{kind}'")).collect::<Vec<_>>().join(", ");
     let statements = [
         format!(
             "UPDATE events SET payload = NULL WHERE job = ?1 AND payload IS NOT NULL AND kind NOT IN ({kept})"

@@ -2,21 +2,18 @@
 
 use std::str::FromStr;
 
+use job::{
+    Actor, CallRef, Event, EventBody, EventKind, JobFilter, JobId, JobSpec, JobState, JobView, KeyId, Kinds,
+    Sequence, StepView,
+};
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, params, params_from_iter};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::write::kind_name;
 use super::{failed, payloads};
-use crate::access::{Actor, KeyId};
-use crate::api_types::JobFilter;
 use crate::error::OrchestratorError;
-use crate::event::{CallRef, Event, EventBody};
-use crate::ids::{JobId, Sequence};
-use crate::request::JobSpec;
-use crate::state::JobState;
-use crate::store::{EventPage, Kinds, Removable};
-use crate::view::{JobView, StepView};
+use crate::store::{EventPage, Removable};
 
 type Result<T> = std::result::Result<T, OrchestratorError>;
 
@@ -59,7 +56,7 @@ struct DoneBy {
 /// Encodes the data of an event without its kind, which has its own column.
 pub(super) fn encode_payload(event: &Event) -> Result<String> {
     let whole = encode(&event.body)?;
-    let data = whole.strip_prefix(&opening(event.body.kind())).and_then(|rest| rest.strip_suffix('}'));
+    let data = whole.strip_prefix(&opening(event.body.kind().name())).and_then(|rest| rest.strip_suffix('}'));
     let data = data.ok_or_else(|| undecodable("an event", "it has no data"))?;
     let Some(actor) = &event.actor else { return Ok(data.to_owned()) };
     let rest = data.strip_prefix('{').ok_or_else(|| undecodable("an event", "it cannot say who did it"))?;
@@ -318,9 +315,10 @@ pub(super) fn events(
     Ok(EventPage { events, is_last: false })
 }
 
-/// The SQL condition for these kinds. No escaping needed: the names are constants of this crate.
+/// The SQL condition for these kinds. Their names need no escaping.
 pub(super) fn condition(kinds: Kinds) -> String {
-    let list = |kinds: &[&str]| kinds.iter().map(|kind| format!("'{kind}'")).collect::<Vec<_>>().join(", ");
+    let list =
+        |kinds: &[EventKind]| kinds.iter().map(|kind| format!("'{kind}'")).collect::<Vec<_>>().join(", ");
     match kinds {
         Kinds::All => String::new(),
         Kinds::Only(kinds) => format!("AND e.kind IN ({})", list(kinds)),

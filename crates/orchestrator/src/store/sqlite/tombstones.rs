@@ -1,12 +1,12 @@
 //! The signed statements about deleted jobs in the database. They remain when everything else of a job is deleted.
 
+use job::JobId;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::failed;
 use super::read::{decode, encode};
-use crate::audit::Tombstone;
 use crate::error::OrchestratorError;
-use crate::ids::JobId;
+use crate::store::evidence::tombstone::Tombstone;
 
 type Result<T> = std::result::Result<T, OrchestratorError>;
 

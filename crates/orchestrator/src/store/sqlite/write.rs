@@ -1,21 +1,19 @@
 //! Write operations; each runs inside the writer's transaction.
 
+use job::{
+    Actor, Changed, ControlRequest, Event, EventBody, Fence, Generation, JobId, JobKind, JobView, NewEvent,
+};
 use rusqlite::{OptionalExtension, params};
 
 use super::failed;
 use super::heads;
 use super::keys;
-use super::read;
 use super::tombstones;
 use super::writer::Context;
-use crate::access::Actor;
-use crate::api_types::JobKind;
 use crate::clock::now_ms;
 use crate::error::OrchestratorError;
-use crate::event::{ControlRequest, Event, EventBody, Fence, NewEvent};
-use crate::ids::{Generation, JobId};
+use crate::store::sqlite::read;
 use crate::store::{Created, Link, NewRecord, digest};
-use crate::view::{Changed, JobView};
 
 /// The only possible owner, because the data folder is locked.
 const OWNER: &str = "this server";
@@ -281,7 +279,7 @@ impl Cursor {
             job: &job_text,
             sequence: event.sequence,
             time_ms: event.time_ms,
-            kind: event.body.kind(),
+            kind: event.body.kind().name(),
             call: call.map(|call| call.id.as_str()),
             attempt: call.map_or(0, |call| call.attempt),
             generation: generation.0,

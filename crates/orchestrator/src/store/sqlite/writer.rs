@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
+use job::{JobId, JobView, Sequence};
 use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
 
@@ -13,9 +14,7 @@ use super::failed;
 use super::heads::Signer;
 use super::notifier::EventNotifier;
 use crate::error::OrchestratorError;
-use crate::ids::{JobId, Sequence};
 use crate::metrics::Metrics;
-use crate::view::JobView;
 
 const BEGIN: &str = "BEGIN IMMEDIATE";
 /// Maximum number of pieces of work per transaction.

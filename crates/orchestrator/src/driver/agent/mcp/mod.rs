@@ -1,5 +1,6 @@
 //! The MCP servers of a job: their current tools, and calls of these tools.
 
+mod lines;
 mod process;
 mod server_state;
 mod supervisor;
@@ -10,6 +11,7 @@ use std::time::Duration;
 
 use agent::{Effect, ExternalTool, ExternalTools, ToolEnd, ToolStatus};
 use egress::Upstream;
+use job::{Event, EventBody, McpState, is_agent_call};
 use mcp::{Headers, McpError, Reach, ServerChoice, ServerSpec, ToolOutcome};
 use serde_json::Value;
 use tokio::sync::watch;
@@ -19,9 +21,6 @@ use self::server_state::ServerState;
 use self::supervisor::{HttpEgress, Supervisor};
 use super::super::Driver;
 use super::open_calls;
-use crate::agent_view::is_agent_call;
-use crate::event::{Event, EventBody};
-use crate::mcp_view::McpState;
 
 /// How much longer than a server's own start timeout to wait for its first answer.
 const SETTLE_SLACK: Duration = Duration::from_secs(5);
@@ -138,7 +137,7 @@ impl McpServers {
             Err(why) if was_begun => return Err(interrupted(&format!("the MCP server `{name}`: {why}"))),
             Err(why) => {
                 let text = format!("not done: the MCP server `{name}` does not answer, {why}");
-                return Err(ToolEnd::failed(text));
+                return Err(ToolEnd::not_run(text));
             }
         };
         let answered = if was_begun {
@@ -158,7 +157,7 @@ impl McpServers {
 }
 
 fn interrupted(why: &str) -> ToolEnd {
-    let text = format!("{why}. Nobody knows how far the call came; look before you do it again");
+    let text = format!("{why}. It is unknown how much of the call was done; check before you repeat it");
     ToolEnd { status: ToolStatus::Interrupted, text, ..ToolEnd::default() }
 }
 

@@ -1,18 +1,17 @@
 //! Carries lines between an MCP server process in the sandbox and its client, across link failures. The process keeps
 //! running when no client is connected.
 
+use std::future::pending;
 use std::sync::Arc;
 
-use mcp::{Line, LineTransport, OutgoingLine, RecoveredAnswers};
-use protocol::{
-    CallFollower, CallInput, CallKey, Exec, ExecEnd, ExecEvent, ExecUpdate, Follow, GuestClient,
-    OutputStream, ProtocolError,
-};
+use mcp::{LineTransport, OutgoingLine, RecoveredAnswers};
+use protocol::{CallInput, CallKey, Exec, ExecEnd, GuestClient, ProtocolError};
 use tokio::sync::{mpsc, watch};
 
-/// Maximum length of a line, and how much of stderr is kept.
-const MAX_LINE_BYTES: usize = 16 * 1024 * 1024;
-const STDERR_BYTES: usize = 2000;
+use super::lines::Lines;
+use crate::driver::call::{self, Begin, CallHost, Followed, Interrupt};
+use crate::error::OrchestratorError;
+
 /// Capacity of the channels for lines, in each direction.
 const WAITING: usize = 64;
 
@@ -51,129 +50,85 @@ pub(super) fn connect(
     let (started, is_started) = watch::channel(matches!(begin, ConnectMode::Attach(_)));
     // Request ids must differ from those of every other connection to the same process.
     let prefix = format!("{}-", uuid::Uuid::now_v7().simple());
-    let (lines, recovered) = LineTransport::new(prefix, outgoing, incoming);
-    let is_old_before = match &begin {
-        ConnectMode::Start(_) => 0,
-        ConnectMode::Attach(number) => *number,
+    let (transport, recovered) = LineTransport::new(prefix, outgoing, incoming);
+    let (begin, is_old_before) = match begin {
+        ConnectMode::Start(exec) => (Begin::Start(exec), 0),
+        ConnectMode::Attach(number) => (Begin::Attach, number),
     };
-    let reader = Reader {
-        key: key.clone(),
-        next: 0,
-        is_old_before,
-        buffer: Vec::new(),
-        stderr: Vec::new(),
-        started,
-        lines_in,
-    };
-    drop(tokio::spawn(reader.run(guest.clone(), begin, exit_reason_sender)));
+    let lines = Lines::new(is_old_before, started, lines_in);
+    drop(tokio::spawn(read(guest.clone(), key.clone(), begin, lines, exit_reason_sender)));
     drop(tokio::spawn(write(guest.clone(), key.clone(), lines_out, is_started, exit_reason.clone())));
-    (lines, recovered, exit_reason)
+    (transport, recovered, exit_reason)
 }
 
-struct Reader {
+/// The host of the call that runs the process. It waits for the link that the driver reopens.
+struct McpProcess {
+    guest: Guest,
+    has_sent_start: bool,
+}
+
+impl CallHost for McpProcess {
+    type Exit = String;
+
+    async fn client(&mut self) -> Result<GuestClient, String> {
+        reach(&mut self.guest).await.ok_or_else(|| "the job has ended".into())
+    }
+
+    /// The next link may lead to another sandbox, where the process must not start.
+    fn before_start(&mut self) -> Result<(), String> {
+        if std::mem::replace(&mut self.has_sent_start, true) {
+            return Err("the link broke before its process was started".into());
+        }
+        Ok(())
+    }
+
+    async fn interrupted(&mut self) -> Interrupt<String> {
+        pending().await
+    }
+
+    async fn after_break(&mut self, error: ProtocolError) -> Result<(), String> {
+        if error.is_retryable() { Ok(()) } else { Err(error.to_string()) }
+    }
+
+    fn unrecorded(&self, error: OrchestratorError) -> Interrupt<String> {
+        Interrupt::Leave(error.to_string())
+    }
+}
+
+/// Follows the process until it exits, and reports the reason.
+async fn read(
+    guest: Guest,
     key: CallKey,
-    next: u64,
-    is_old_before: u64,
-    buffer: Vec<u8>,
-    stderr: Vec<u8>,
-    started: watch::Sender<bool>,
-    lines_in: mpsc::Sender<Line>,
+    begin: Begin,
+    mut lines: Lines,
+    exit_reason: watch::Sender<Option<String>>,
+) {
+    let client_left = lines.client_left();
+    let mut host = McpProcess { guest, has_sent_start: false };
+    let followed = tokio::select! {
+        followed = call::run(&mut host, &key, begin, &mut lines) => followed,
+        () = client_left => return,
+    };
+    let reason = match followed {
+        Ok(Followed::Ended(outcome)) => explain_exit(&outcome.end, lines.last_error_line()),
+        Ok(Followed::StillRunning) => "nobody follows its process any more".into(),
+        Ok(Followed::Refused(message)) | Err(message) => message,
+    };
+    exit_reason.send_replace(Some(reason));
 }
 
-impl Reader {
-    async fn run(mut self, mut guest: Guest, begin: ConnectMode, exit_reason: watch::Sender<Option<String>>) {
-        let lines_in = self.lines_in.clone();
-        let mut exec = match begin {
-            ConnectMode::Start(exec) => Some(exec),
-            ConnectMode::Attach(_) => None,
-        };
-        let told = tokio::select! {
-            told = self.follow(&mut guest, &mut exec) => told,
-            // The client has dropped its end.
-            () = lines_in.closed() => return,
-        };
-        exit_reason.send_replace(Some(told));
-    }
-
-    /// Follows the process until it exits, and returns the reason.
-    async fn follow(&mut self, guest: &mut Guest, exec: &mut Option<Box<Exec>>) -> String {
-        loop {
-            let Some(client) = reach(guest).await else { return "the job has ended".into() };
-            let followed = match exec.take() {
-                Some(exec) => client.exec(*exec, Follow::Live).await,
-                None => client.follow(self.key.clone(), self.next, Follow::Live).await,
-            };
-            let broken = match followed {
-                Ok(mut follower) => match self.take_all(&mut follower).await {
-                    Ok(end) => return self.told(&end),
-                    Err(error) => error,
-                },
-                Err(error) => error,
-            };
-            match broken {
-                ProtocolError::Refused(message) => return message,
-                error if error.is_retryable() => {}
-                error => return error.to_string(),
-            }
-        }
-    }
-
-    async fn take_all(&mut self, follower: &mut CallFollower) -> Result<ExecEnd, ProtocolError> {
-        loop {
-            match follower.next().await? {
-                ExecUpdate::Event(ExecEvent::Ended(outcome)) => return Ok(outcome.end),
-                ExecUpdate::Event(ExecEvent::Gap { to_sequence, .. }) => {
-                    // The current line has lost its middle.
-                    self.buffer.clear();
-                    self.next = to_sequence;
-                }
-                ExecUpdate::Event(ExecEvent::Started { .. }) => drop(self.started.send_replace(true)),
-                ExecUpdate::Event(ExecEvent::Progress { .. }) => {}
-                ExecUpdate::Output(chunk) => {
-                    self.next = chunk.sequence + 1;
-                    let is_old = chunk.sequence < self.is_old_before;
-                    match chunk.stream {
-                        OutputStream::Stdout => self.take_lines(&chunk.bytes, is_old).await,
-                        _ => self.take_stderr(&chunk.bytes),
-                    }
-                }
-            }
-        }
-    }
-
-    async fn take_lines(&mut self, bytes: &[u8], is_old: bool) {
-        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
-            if self.buffer.len() + piece.len() > MAX_LINE_BYTES {
-                self.buffer.clear();
-                continue;
-            }
-            self.buffer.extend_from_slice(piece);
-            if piece.ends_with(b"\n") {
-                let line = Line { bytes: std::mem::take(&mut self.buffer), is_old };
-                // A dropped receiver is handled in `run`.
-                let _ = self.lines_in.send(line).await;
-            }
-        }
-    }
-
-    fn take_stderr(&mut self, bytes: &[u8]) {
-        self.stderr.extend_from_slice(bytes);
-        let excess = self.stderr.len().saturating_sub(STDERR_BYTES);
-        self.stderr.drain(..excess);
-    }
-
-    fn told(&self, end: &ExecEnd) -> String {
-        let how = match end {
-            ExecEnd::Code(code) => format!("its process ended with exit code {code}"),
-            ExecEnd::Signal(signal) => format!("its process was ended by signal {signal}"),
-            ExecEnd::NotStarted(why) => format!("its process could not be started: {why}"),
-            other => format!("its process is gone: {other:?}"),
-        };
-        let said = String::from_utf8_lossy(&self.stderr);
-        match said.trim().lines().last() {
-            Some(line) => format!("{how}; it said last: {}", line.chars().take(300).collect::<String>()),
-            None => how,
-        }
+/// Why the process exited; `said` is the last line that it wrote to stderr.
+fn explain_exit(end: &ExecEnd, said: Option<String>) -> String {
+    let how = match end {
+        ExecEnd::Code(code) => format!("its process ended with exit code {code}"),
+        ExecEnd::Signal(signal) => format!("its process was ended by signal {signal}"),
+        ExecEnd::NotStarted(why) => format!("its process could not be started: {why}"),
+        ExecEnd::Killed => "its process was killed".into(),
+        _ => "its process is gone".into(),
+    };
+    match said {
+        Some(line) => format!("{how}; it said last: {line}"),
+        None => how,
     }
 }
 

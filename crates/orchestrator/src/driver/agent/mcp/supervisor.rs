@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use egress::{Proxy, Upstream};
+use job::{CallRef, EventBody, JobSpec, McpChange, McpState};
 use mcp::{Headers, Reach, ServerSpec, Session, ToolList};
 use protocol::{CallKey, CallStatus, Exec, Program};
 use tokio::time::{Instant, sleep, timeout};
@@ -14,10 +15,7 @@ use super::process::{self, ConnectMode, ExitReason, Guest, reach};
 use super::server_state::ServerState;
 use crate::driver::environment as job_environment;
 use crate::error::OrchestratorError;
-use crate::event::{CallRef, EventBody};
-use crate::mcp_view::{McpChange, McpState};
 use crate::recorder::Recorder;
-use crate::request::JobSpec;
 
 /// How many times to restart a server, and how long it must have run for the count to start over.
 const MAX_RESTARTS: u32 = 5;
