@@ -388,13 +388,21 @@ fn typing_on_the_desktop_page_reaches_a_terminal() {
     // Terminal and file manager of the desktop's menu open in the workspace.
     for (down, process) in [(0, "bash -P $(pgrep -nx xterm)"), (1, "pcmanfm")] {
         input(&sandbox, &json!({"action": "click", "x": 1000, "y": 300, "button": "right"}));
+        // Until the menu is open, keys go to the window that has the focus.
+        wait_until("the menu is open", || {
+            let menu = sandbox.exec("DISPLAY=:1 xwininfo -name IceMenu");
+            menu["stdout"].as_str().unwrap().contains("Map State: IsViewable")
+        });
         // The pointer may already have selected an entry.
         for key in ["Home"].into_iter().chain(std::iter::repeat_n("Down", down)).chain(["Return"]) {
             input(&sandbox, &json!({"action": "key", "keys": key}));
         }
-        // The title of the terminal has the folder too, so both windows cannot be told apart by `workspace`.
-        let title = if process == "pcmanfm" { "workspace" } else { "agent" };
-        input(&sandbox, &json!({"action": "wait", "window": title, "seconds": 60}));
+        // The title of the terminal has the folder too, so only the whole title tells the file manager apart.
+        let title = if process == "pcmanfm" { "workspace" } else { "agent@caisson: /workspace" };
+        wait_until(&format!("there is a window {title}"), || {
+            let windows = input(&sandbox, &json!({"action": "windows"}));
+            windows["windows"].as_array().unwrap().iter().any(|window| window["title"] == title)
+        });
         wait_until(&format!("{process} runs in the workspace"), || {
             sandbox.exec(&format!("readlink /proc/$(pgrep -nx {process})/cwd"))["stdout"] == "/workspace\n"
         });

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use protocol::{
     CallKey, DesktopSpec, Exec, ExecEnd, GuiAction, GuiError, GuiErrorCode, GuiReply, ImageInfo, MAX_WAIT_S,
-    Program, WindowChoice,
+    Program, WindowChoice, WindowInfo,
 };
 
 use super::screenshot::PngImage;
@@ -18,6 +18,8 @@ use crate::random::random_hex;
 /// How often to look for an awaited window, and for how long if the request sets no limit.
 const WINDOW_POLL_INTERVAL: Duration = Duration::from_millis(25);
 const WINDOW_TIMEOUT_S: f64 = 10.0;
+/// How long the window manager may take to focus a window.
+const FOCUS_TIMEOUT: Duration = Duration::from_secs(30);
 /// How many output chunks the error message of a failed launch may include.
 const LAUNCH_CHUNKS: u64 = 8;
 /// A launch fails if the program exits with an error within this time.
@@ -41,13 +43,9 @@ pub(super) async fn act(desktop: &Rc<Desktop>, spec: &DesktopSpec, action: GuiAc
             let windows = on_display(desktop, |display| display.windows()).await?;
             Ok((GuiReply { windows: Some(windows), ..GuiReply::default() }, Vec::new()))
         }
-        GuiAction::Focus { window } => {
-            let window = on_display(desktop, move |display| display.focus(&window)).await?;
-            Ok((GuiReply { window: Some(Box::new(window)), ..GuiReply::default() }, Vec::new()))
-        }
+        GuiAction::Focus { window } => focus(desktop, window).await,
         GuiAction::Close { window } => {
-            let window = on_display(desktop, move |display| display.close(&window)).await?;
-            Ok((GuiReply { window: Some(Box::new(window)), ..GuiReply::default() }, Vec::new()))
+            on_display(desktop, move |display| display.close(&window)).await.map(window_reply)
         }
         other => on_display(desktop, move |display| display.input(other)).await.map(nothing),
     }
@@ -84,10 +82,34 @@ impl super::Display {
     }
 }
 
+fn window_reply(window: WindowInfo) -> (GuiReply, Vec<u8>) {
+    (GuiReply { window: Some(Box::new(window)), ..GuiReply::default() }, Vec::new())
+}
+
 fn image_reply(picture: PngImage) -> (GuiReply, Vec<u8>) {
     let PngImage { width, height, png } = picture;
     let image = ImageInfo { width, height, bytes: png.len() as u64 };
     (GuiReply { image: Some(image), ..GuiReply::default() }, png)
+}
+
+/// Asks the window manager to focus a window and waits until it has: keys that are sent next must not reach another
+/// window.
+async fn focus(desktop: &Desktop, choice: WindowChoice) -> Done {
+    let wanted = on_display(desktop, move |display| display.focus(&choice)).await?;
+    let deadline = Instant::now() + FOCUS_TIMEOUT;
+    loop {
+        let open = on_display(desktop, |display| display.windows()).await?;
+        match open.into_iter().find(|window| window.number == wanted.number) {
+            None => return Err(bad_input(format!("the window `{}` has closed", wanted.title))),
+            Some(window) if window.is_active => return Ok(window_reply(window)),
+            Some(_) => {}
+        }
+        if Instant::now() >= deadline {
+            let message = format!("the window `{}` did not get the focus", wanted.title);
+            return Err(GuiError { code: GuiErrorCode::Timeout, message });
+        }
+        tokio::time::sleep(WINDOW_POLL_INTERVAL).await;
+    }
 }
 
 async fn wait(desktop: &Desktop, seconds: Option<f64>, title: Option<String>) -> Done {
@@ -109,10 +131,7 @@ async fn wait(desktop: &Desktop, seconds: Option<f64>, title: Option<String>) ->
     loop {
         let open = on_display(desktop, |display| display.windows()).await?;
         if let Some(window) = windows::find(&open, &choice) {
-            return Ok((
-                GuiReply { window: Some(Box::new(window.clone())), ..GuiReply::default() },
-                Vec::new(),
-            ));
+            return Ok(window_reply(window.clone()));
         }
         if Instant::now() >= deadline {
             let titles: Vec<String> = open.iter().map(|window| format!("`{}`", window.title)).collect();
