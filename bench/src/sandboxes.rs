@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use launcher::launch_file::LaunchFileContents;
 use protocol::{
-    CallKey, Exec, ExecEnd, ExecEvent, ExecUpdate, Follow, GuestClient, IncomingStreams, Program,
+    CallKey, Exec, ExecEnd, ExecEvent, ExecUpdate, Follow, GuestClient, IncomingStreams, LinkCredentials,
+    Program,
 };
 use sandbox::docker::{DockerBackend, DockerConfig};
 use sandbox::namespace::{FileAuditing, NamespaceBackend, NamespaceConfig};
@@ -112,7 +113,8 @@ impl Sandboxes {
 
     /// Opens a link.
     pub(crate) async fn greet(&self, id: SandboxId) -> Result<RunningSandbox> {
-        let (client, _, incoming) = GuestClient::connect(self.backend.connect(id).await?).await?;
+        let (client, _, incoming) =
+            GuestClient::connect(self.backend.connect(id).await?, LinkCredentials::new("bench", 1)).await?;
         Ok(RunningSandbox { id, client, calls: 0, _incoming: incoming })
     }
 

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::{io, mem};
 
 use libfuzzer_sys::fuzz_target;
-use protocol::{CallKey, Follow, GuestClient};
+use protocol::{CallKey, Follow, GuestClient, LinkCredentials};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Reads the fuzzer's input, then EOF. Discards what is written to it.
@@ -52,7 +52,8 @@ thread_local! {
 fuzz_target!(|bytes: &[u8]| {
     RUNTIME.with_borrow(|runtime| {
         runtime.block_on(async {
-            let Ok((client, _, mut incoming)) = GuestClient::connect(Guest { said: bytes.to_vec() }).await
+            let Ok((client, _, mut incoming)) =
+                GuestClient::connect(Guest { said: bytes.to_vec() }, LinkCredentials::new("fuzz", 1)).await
             else {
                 return;
             };

@@ -1,9 +1,9 @@
 //! The state that all requests share.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use protocol::{GuestStats, Link};
+use protocol::{GuestStats, Link, LinkOwner};
 use tokio::sync::{Notify, watch};
 
 use crate::desktop::Desktop;
@@ -20,6 +20,8 @@ pub(crate) struct Guest {
     pub(crate) kernels: Rc<Kernels>,
     pub(crate) services: Rc<Services>,
     pub(crate) desktop: Rc<Desktop>,
+    /// Decides whose links are accepted.
+    pub(crate) link_owner: RefCell<LinkOwner>,
     /// The newest link that completed its handshake.
     pub(crate) newest_link: watch::Sender<Option<Link>>,
     /// Notified after the guest has served a request.

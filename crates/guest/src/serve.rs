@@ -67,7 +67,8 @@ async fn serve_link(
     }
 }
 
-/// Serves the first stream, which must start with a handshake. Returns whether both sides have a version in common.
+/// Serves the first stream, which must start with a handshake. Returns whether the link is accepted: the credentials fit,
+/// and both sides have a version in common.
 async fn handshake(guest: &Guest, streams: &mut IncomingStreams) -> bool {
     let Some(mut stream) = streams.next().await else { return false };
     let Ok(Request::Hello(hello)) = stream.receive_message::<Request>().await else {
@@ -76,6 +77,11 @@ async fn handshake(guest: &Guest, streams: &mut IncomingStreams) -> bool {
         let _ = stream.close().await;
         return false;
     };
+    let admitted = guest.link_owner.borrow_mut().admit(hello.credentials);
+    if let Err(refusal) = admitted {
+        let _ = send_reply(&mut stream, &Reply::LinkRefused(refusal)).await;
+        return false;
+    }
     let has_common_version =
         negotiate(hello.newest_version, hello.oldest_version, VERSION, OLDEST_VERSION).is_some();
     send_reply(&mut stream, &welcome(guest)).await.is_ok() && has_common_version

@@ -1,6 +1,6 @@
 //! Prepares the process and starts all long-running tasks.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -70,6 +70,7 @@ pub(crate) fn serve(options: Serve) -> Result<(), GuestError> {
         services,
         newest_link: watch::Sender::new(None),
         request_served: Notify::new(),
+        link_owner: RefCell::default(),
         egress_connections: Cell::new(0),
     });
     let entrance = options.egress.map(open_egress_listener).transpose()?;

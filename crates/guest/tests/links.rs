@@ -8,7 +8,8 @@ use std::os::fd::AsRawFd;
 use std::process::Stdio;
 
 use protocol::{
-    CallStatus, Follow, GuestClient, GuestRequest, Link, ProtocolError, Reply, Request, Side, TerminalSize,
+    CallStatus, Follow, GuestClient, GuestRequest, Link, LinkCredentials, LinkRefusal, ProtocolError, Reply,
+    Request, Side, TerminalSize,
 };
 use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -31,6 +32,25 @@ async fn newest_link_replaces_the_older_and_calls_continue() {
     input.write(b"still here\n").await.unwrap();
     let (seen, _) = finish(&mut second.follow(key("long"), 0, Follow::Live).await.unwrap()).await;
     assert_eq!(seen.text(), "still here\n");
+}
+
+#[tokio::test]
+async fn a_newer_owner_takes_the_guest_over_and_others_are_refused() {
+    let guest = TestGuest::start();
+    let open = async |secret: &str, generation| {
+        GuestClient::connect(guest.dial().await, LinkCredentials::new(secret, generation)).await
+    };
+    let (first, ..) = open("secret", 1).await.unwrap();
+    let refusal = open("guessed", 9).await.map(drop).unwrap_err();
+    assert!(matches!(refusal, ProtocolError::LinkRefused(LinkRefusal::WrongSecret)), "{refusal}");
+    first.ping().await.unwrap();
+    let (second, ..) = open("secret", 2).await.unwrap();
+    first.link().closed().await;
+    let refusal = open("secret", 1).await.map(drop).unwrap_err();
+    let ProtocolError::LinkRefused(LinkRefusal::OlderGeneration { newest: 2 }) = refusal else {
+        panic!("{refusal}")
+    };
+    second.ping().await.unwrap();
 }
 
 #[tokio::test]
@@ -168,7 +188,7 @@ async fn a_link_can_be_relayed_over_standard_input_and_output() {
     let mut writer = theirs;
     std::thread::spawn(move || pass_on(&mut reader, &mut to_relay));
     std::thread::spawn(move || pass_on(&mut from_relay, &mut writer));
-    let (client, ..) = GuestClient::connect(ours).await.unwrap();
+    let (client, ..) = GuestClient::connect(ours, LinkCredentials::new("test", 1)).await.unwrap();
     assert_eq!(run_shell(&client, "relayed", "echo hello").await, "hello\n");
     relay.kill().unwrap();
     relay.wait().unwrap();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use protocol::GuestClient;
+use protocol::{GuestClient, LinkCredentials};
 use sandbox::{Phase, SandboxError, SandboxId, SandboxSpec, wait_while_starting};
 
 use crate::core::Core;
@@ -128,7 +128,9 @@ async fn begin(core: &Core, sandbox: SandboxId, spec: &SandboxSpec) -> Result<()
     }
     let greeting = async {
         let stream = core.backend.connect(sandbox).await?;
-        let greeted = GuestClient::connect(stream).await;
+        // The first lease of a job has a later generation.
+        let credentials = LinkCredentials::new(core.seal.link_secret(sandbox), 0);
+        let greeted = GuestClient::connect(stream, credentials).await;
         greeted.map(drop).map_err(|error| SandboxError::Io {
             doing: "greeting a guest of the pool".into(),
             source: std::io::Error::other(error),

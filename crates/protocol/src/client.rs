@@ -1,5 +1,6 @@
 //! The host's side of the link: the version handshake, processes, ports, kernels and statistics.
 
+use crate::credentials::LinkCredentials;
 use crate::error::ProtocolError;
 use crate::exec::{CallKey, CallStatus, Exec, ExecEvent, ExecUpdate, Follow, TerminalSize};
 use crate::kernel::{KernelAction, KernelStatus};
@@ -17,16 +18,21 @@ pub struct GuestClient {
 }
 
 impl GuestClient {
-    /// Starts a link on `stream` and negotiates the version with the guest.
+    /// Starts a link on `stream`, presents the credentials and negotiates the version with the guest.
     ///
     /// # Errors
-    /// The stream failed, or host and guest have no version in common.
-    pub async fn connect(stream: impl ByteStream) -> Result<(Self, Welcome, IncomingStreams), ProtocolError> {
+    /// The stream failed, the guest refuses the credentials, or host and guest have no version in common.
+    pub async fn connect(
+        stream: impl ByteStream,
+        credentials: LinkCredentials,
+    ) -> Result<(Self, Welcome, IncomingStreams), ProtocolError> {
         let (link, incoming) = Link::start(stream, Side::Host);
         let mut client = Self { link, version: OLDEST_VERSION };
-        let hello = Hello { newest_version: VERSION, oldest_version: OLDEST_VERSION };
-        let Reply::Welcome(welcome) = client.send_request(&Request::Hello(hello)).await? else {
-            return Err(ProtocolError::Unexpected("an answer that is no welcome".into()));
+        let hello = Hello { newest_version: VERSION, oldest_version: OLDEST_VERSION, credentials };
+        let welcome = match client.send_request(&Request::Hello(hello)).await? {
+            Reply::Welcome(welcome) => welcome,
+            Reply::LinkRefused(refusal) => return Err(ProtocolError::LinkRefused(refusal)),
+            _ => return Err(ProtocolError::Unexpected("an answer that is no welcome".into())),
         };
         let settled = negotiate(VERSION, OLDEST_VERSION, welcome.newest_version, welcome.oldest_version);
         client.version = settled.ok_or(ProtocolError::Version {

@@ -1,5 +1,6 @@
 //! Errors of the link and of requests on it.
 
+use crate::credentials::LinkRefusal;
 use crate::file::FileError;
 
 #[derive(Debug, thiserror::Error)]
@@ -39,6 +40,8 @@ pub enum ProtocolError {
     Gui(#[from] crate::desktop::GuiError),
     #[error("the guest refused: {0}")]
     Refused(String),
+    #[error("the guest refused the link")]
+    LinkRefused(#[source] LinkRefusal),
 }
 
 impl ProtocolError {

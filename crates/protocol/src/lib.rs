@@ -11,6 +11,7 @@ mod client;
 mod client_desktop;
 mod client_files;
 mod client_services;
+mod credentials;
 mod deferred_flush;
 mod desktop;
 mod display;
@@ -29,6 +30,7 @@ mod version;
 pub use client::{CallFollower, CallInput, GuestClient};
 pub use client_desktop::MAX_IMAGE_BYTES;
 pub use client_files::{FileDownload, FileUpload, WatchFollower};
+pub use credentials::{LinkCredentials, LinkOwner, LinkRefusal, LinkSecret};
 pub use desktop::{
     DISPLAY, DesktopRequest, DesktopSpec, GuiAction, GuiError, GuiErrorCode, GuiReply, GuiResult, ImageInfo,
     MAX_TYPED_CHARS, MAX_WAIT_S, Modifier, MouseButton, Recording, WindowChoice, WindowInfo,

@@ -2,17 +2,19 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::credentials::{LinkCredentials, LinkRefusal};
 use crate::desktop::{DesktopRequest, DesktopSpec, GuiResult};
 use crate::exec::{CallKey, CallStatus, Exec, Follow, TerminalSize};
 use crate::file::{FileOperation, FileResult};
 use crate::kernel::{KernelAction, KernelStatus};
 use crate::service::{ServiceRequest, ServiceStatus};
 
-/// The host's side of the version handshake.
+/// The host's side of the handshake.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     pub newest_version: u16,
     pub oldest_version: u16,
+    pub credentials: LinkCredentials,
 }
 
 /// The guest's reply to [`Hello`].
@@ -131,6 +133,8 @@ pub enum GuestRequest {
 #[serde(rename_all = "snake_case", tag = "answer")]
 pub enum Reply {
     Welcome(Welcome),
+    /// The guest does not accept the link.
+    LinkRefused(LinkRefusal),
     /// Success without a result.
     Done,
     /// The state or result of a call.

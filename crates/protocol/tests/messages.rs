@@ -9,8 +9,9 @@ use protocol::{
     CallKey, CallStatus, DesktopRequest, DesktopSpec, Endpoint, Exec, ExecEnd, ExecEvent, ExecOutcome,
     FileEntry, FileError, FileErrorCode, FileKind, FileOperation, FileReply, FileResult, FileStat, Follow,
     GuestRequest, GuestStats, GuiAction, GuiError, GuiErrorCode, GuiReply, GuiResult, Hello, ImageInfo,
-    Modifier, MouseButton, Program, Readiness, Reply, Request, ServiceName, ServiceRequest, ServiceSpec,
-    ServiceState, ServiceStatus, TerminalSize, Welcome, WindowChoice, WindowInfo,
+    LinkCredentials, LinkRefusal, Modifier, MouseButton, Program, Readiness, Reply, Request, ServiceName,
+    ServiceRequest, ServiceSpec, ServiceState, ServiceStatus, TerminalSize, Welcome, WindowChoice,
+    WindowInfo,
 };
 
 fn key() -> CallKey {
@@ -50,7 +51,11 @@ fn requests_keep_their_wire_format() {
         kill_grace_ms: 2000,
     };
     let requests = [
-        Request::Hello(Hello { newest_version: 1, oldest_version: 1 }),
+        Request::Hello(Hello {
+            newest_version: 1,
+            oldest_version: 1,
+            credentials: LinkCredentials::new("5ec7e7", 3),
+        }),
         Request::Ping,
         Request::Exec { exec, follow: Follow::Capped },
         Request::Follow { key: key(), from_sequence: 7, follow: Follow::Live },
@@ -104,6 +109,8 @@ fn replies_keep_their_wire_format() {
         Reply::Stats(GuestStats::default()),
         Reply::Ports { ports: vec![80] },
         Reply::Refused { message: "no".into() },
+        Reply::LinkRefused(LinkRefusal::WrongSecret),
+        Reply::LinkRefused(LinkRefusal::OlderGeneration { newest: 3 }),
     ];
     insta::assert_json_snapshot!("replies", replies);
     let events = [

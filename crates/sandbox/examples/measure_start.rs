@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use protocol::{CallKey, Exec, ExecEvent, ExecUpdate, Follow, GuestClient, Program};
+use protocol::{CallKey, Exec, ExecEvent, ExecUpdate, Follow, GuestClient, LinkCredentials, Program};
 use sandbox::namespace::{NamespaceBackend, NamespaceConfig, Trace};
 use sandbox::{Backend, Image, Isolation, Limits, SandboxId, SandboxSpec};
 
@@ -68,7 +68,8 @@ async fn together(backend: &Arc<NamespaceBackend>, spec: &SandboxSpec, count: u3
         tasks.spawn(async move {
             let id = SandboxId::generate();
             backend.create(id, &spec).await?;
-            let (client, _, _incoming) = GuestClient::connect(backend.connect(id).await?).await?;
+            let (client, _, _incoming) =
+                GuestClient::connect(backend.connect(id).await?, LinkCredentials::new("measure", 1)).await?;
             run_true(&client, "1").await?;
             anyhow::Ok(id)
         });
@@ -86,7 +87,8 @@ async fn one(backend: &NamespaceBackend, spec: &SandboxSpec, times: &mut Times) 
     let start = Instant::now();
     backend.create(id, spec).await?;
     let created = Instant::now();
-    let (client, _, _incoming) = GuestClient::connect(backend.connect(id).await?).await?;
+    let (client, _, _incoming) =
+        GuestClient::connect(backend.connect(id).await?, LinkCredentials::new("measure", 1)).await?;
     let connected = Instant::now();
     run_true(&client, "1").await?;
     let answered = Instant::now();

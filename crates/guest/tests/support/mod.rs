@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 
 use protocol::{
     CallFollower, CallKey, Exec, ExecEnd, ExecEvent, ExecOutcome, ExecUpdate, FileError, Follow, GuestClient,
-    IncomingStreams, OutputStream, Program, ProtocolError, Welcome,
+    IncomingStreams, LinkCredentials, OutputStream, Program, ProtocolError, Welcome,
 };
 use tokio::net::UnixStream;
 
@@ -80,7 +80,7 @@ impl TestGuest {
     }
 
     pub(crate) async fn connect(&self) -> (GuestClient, Welcome, IncomingStreams) {
-        GuestClient::connect(self.dial().await).await.unwrap()
+        GuestClient::connect(self.dial().await, LinkCredentials::new("test", 1)).await.unwrap()
     }
 
     pub(crate) async fn client(&self) -> GuestClient {

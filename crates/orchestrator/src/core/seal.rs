@@ -1,6 +1,6 @@
-//! HMAC-sealed texts: login sessions and shared links.
+//! HMAC-sealed texts: login sessions and shared links; and secrets that are derived from the same key.
 //!
-//! The HMAC covers the purpose, the text and the expiry. Its key is created once and stored in the data folder.
+//! The HMAC of a text covers the purpose, the text and the expiry. Its key is created once and stored in the data folder.
 
 use std::fs;
 use std::io::{self, Write};
@@ -8,6 +8,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use ring::hmac;
+use sandbox::SandboxId;
 use uuid::Uuid;
 
 use crate::error::OrchestratorError;
@@ -37,6 +38,10 @@ impl SealPurpose {
     }
 }
 
+/// What the HMAC of a sandbox's secret covers before its id. A sealed text always has three lines, so neither can be
+/// taken for the other.
+const LINK_SECRET: &str = "SandboxLink";
+
 pub(crate) struct Seal(hmac::Key);
 
 impl Seal {
@@ -55,6 +60,12 @@ impl Seal {
     pub(crate) fn write(&self, purpose: SealPurpose, text: &str, until_ms: i64) -> String {
         let tag = hmac::sign(&self.0, covered(purpose, text, until_ms).as_bytes());
         format!("{text}.{until_ms}.{}", hex(tag.as_ref()))
+    }
+
+    /// The secret that this server presents to the guest of a sandbox. Derived, so that a restarted server knows it and
+    /// nothing has to be stored.
+    pub(crate) fn link_secret(&self, sandbox: SandboxId) -> String {
+        hex(hmac::sign(&self.0, format!("{LINK_SECRET}\n{sandbox}").as_bytes()).as_ref())
     }
 
     pub(crate) fn read(&self, purpose: SealPurpose, sealed: &str, now_ms: i64) -> Option<(String, i64)> {
@@ -107,6 +118,17 @@ mod tests {
         assert_eq!(again.read(SealPurpose::Session, &sealed, 999), Some(("some.key".into(), 1000)));
         assert_eq!(again.read(SealPurpose::Session, &sealed, 1000), None, "its time is over");
         assert_eq!(again.read(SealPurpose::Link, &sealed, 999), None, "it was made for something else");
+    }
+
+    #[test]
+    fn link_secret_survives_a_restart_and_differs_between_sandboxes_and_servers() {
+        let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (sandbox, another) = (SandboxId::generate(), SandboxId::generate());
+        let secret = Seal::open(one.path()).unwrap().link_secret(sandbox);
+        assert_eq!(secret.len(), 64);
+        assert_eq!(Seal::open(one.path()).unwrap().link_secret(sandbox), secret);
+        assert_ne!(Seal::open(one.path()).unwrap().link_secret(another), secret);
+        assert_ne!(Seal::open(other.path()).unwrap().link_secret(sandbox), secret);
     }
 
     #[test]

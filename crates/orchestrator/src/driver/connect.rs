@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use job::{EventBody, JobId};
-use protocol::{GuestClient, ProtocolError};
+use protocol::{GuestClient, LinkCredentials, ProtocolError};
 use sandbox::{EndReason, Ended, Phase, SandboxId};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -127,9 +127,14 @@ impl Driver {
 
     async fn dial(&self, sandbox: SandboxId) -> Result<(GuestClient, String), Dial> {
         let stream = self.core.backend.connect(sandbox).await.map_err(|error| Dial::Again(error.into()))?;
-        let (client, welcome, incoming) = match GuestClient::connect(stream).await {
+        let secret = self.core.seal.link_secret(sandbox);
+        let credentials = LinkCredentials::new(secret, self.recorder.generation().0);
+        let (client, welcome, incoming) = match GuestClient::connect(stream, credentials).await {
             Ok(connected) => connected,
             Err(error @ ProtocolError::Version { .. }) => return Err(Dial::Fatal(lost(describe(&error)))),
+            Err(error @ ProtocolError::LinkRefused(_)) => {
+                return Err(Dial::Fatal(self.refused(&error).await));
+            }
             Err(error) => return Err(Dial::Again(error.into())),
         };
         if let Err(ended) = self.known_boot.check(sandbox, &welcome.boot_id) {
@@ -144,6 +149,17 @@ impl Driver {
         self.core.tasks.spawn(watch);
         self.guest.send_replace(Some(client.clone()));
         Ok((client, welcome.boot_id))
+    }
+
+    /// Handles a guest that refuses this server. Whether there is a later owner is for the store to say, not for the guest:
+    /// if there is one, the append fails as fenced, and this driver must not touch the sandbox.
+    async fn refused(&self, error: &ProtocolError) -> DriverExit {
+        let detail = describe(error);
+        let text = format!("the sandbox does not accept this server: {detail}");
+        match self.recorder.append_now(vec![EventBody::Note { text }.into()]).await {
+            Ok(_) => lost(detail),
+            Err(error) => error.into(),
+        }
     }
 
     /// How the sandbox ended; `None` while it is alive.

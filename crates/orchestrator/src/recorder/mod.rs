@@ -250,6 +250,11 @@ impl Recorder {
         self.job
     }
 
+    /// The generation of the lease under which events are appended.
+    pub(crate) fn generation(&self) -> Generation {
+        self.generation
+    }
+
     /// The view after all events appended so far.
     pub(crate) async fn view(&self) -> JobView {
         self.written.lock().await.view.clone()

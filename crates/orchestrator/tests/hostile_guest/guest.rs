@@ -8,7 +8,8 @@ use bytes::Bytes;
 use protocol::frame::{FrameKind, MAX_OUTPUT_BYTES, MAX_PAYLOAD_BYTES};
 use protocol::{
     ByteStream, CallStatus, ExecEnd, ExecEvent, ExecOutcome, FileReply, FileResult, Follow, GuestRequest,
-    GuestStats, Link, MessageStream, OutputChunk, OutputStream, Reply, Request, Side, VERSION, Welcome,
+    GuestStats, Link, LinkRefusal, MessageStream, OutputChunk, OutputStream, Reply, Request, Side, VERSION,
+    Welcome,
 };
 use sandbox::{
     Admission, Backend, BackendKind, Capabilities, Check, Engine, GuestStream, Image, Images, Isolation,
@@ -48,6 +49,7 @@ pub(crate) enum Misbehavior {
     HangUp,
     FutureVersion,
     NoWelcome,
+    LaterOwner,
     LongFrame,
     EndlessMessage,
     WrongAnswer,
@@ -309,6 +311,9 @@ async fn serve(
     }
     match request {
         Request::Hello(_) if lie == Some(Misbehavior::NoWelcome) => stream.send(&Reply::Done).await?,
+        Request::Hello(_) if lie == Some(Misbehavior::LaterOwner) => {
+            stream.send(&Reply::LinkRefused(LinkRefusal::OlderGeneration { newest: u64::MAX })).await?;
+        }
         Request::Hello(_) => {
             let (newest, oldest) =
                 if lie == Some(Misbehavior::FutureVersion) { (u16::MAX, u16::MAX) } else { (VERSION, 1) };

@@ -164,6 +164,7 @@ misbehaviors! {
     immediately_closed_link_is_refused: Misbehavior::HangUp;
     handshake_with_an_unknown_version_is_refused: Misbehavior::FutureVersion;
     wrong_reply_to_the_handshake_is_refused: Misbehavior::NoWelcome;
+    made_up_later_owner_does_not_hold_up_the_job: Misbehavior::LaterOwner;
     oversized_frame_is_refused: Misbehavior::LongFrame;
     endless_message_is_refused: Misbehavior::EndlessMessage;
     wrong_reply_type_is_refused: Misbehavior::WrongAnswer;

@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use async_trait::async_trait;
 use protocol::{
-    CallKey, Exec, ExecEnd, ExecEvent, ExecUpdate, Follow, GuestClient, IncomingStreams, OutputStream,
-    Program, TerminalSize,
+    CallKey, Exec, ExecEnd, ExecEvent, ExecUpdate, Follow, GuestClient, IncomingStreams, LinkCredentials,
+    OutputStream, Program, TerminalSize,
 };
 
 pub use self::calls::*;
@@ -95,7 +95,9 @@ pub fn spec_for(subject: &dyn Subject) -> SandboxSpec {
 impl Guest {
     pub async fn of(backend: &dyn Backend, id: SandboxId) -> Self {
         let stream = backend.connect(id).await.expect("connecting to the guest");
-        let (client, _, incoming) = GuestClient::connect(stream).await.expect("greeting the guest");
+        let (client, _, incoming) = GuestClient::connect(stream, LinkCredentials::new("conformance", 1))
+            .await
+            .expect("greeting the guest");
         Self { client, incoming: Some(incoming) }
     }
 

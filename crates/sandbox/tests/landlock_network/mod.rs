@@ -16,7 +16,8 @@ pub(crate) async fn every_connection_reaches_the_egress_proxy(host: Host) {
     let id = SandboxId::generate();
     host.backend.create(id, &spec()).await.unwrap();
     let stream = host.backend.connect(id).await.unwrap();
-    let (client, _, mut incoming) = protocol::GuestClient::connect(stream).await.unwrap();
+    let (client, _, mut incoming) =
+        protocol::GuestClient::connect(stream, protocol::LinkCredentials::new("test", 1)).await.unwrap();
     let answered = tokio::spawn(async move {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let mut heard = Vec::new();

@@ -7,8 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use protocol::{
     CallKey, CallStatus, Exec, ExecEnd, ExecEvent, ExecOutcome, FileReply, FileResult, Follow, GuestClient,
-    IncomingStreams, Link, MessageStream, OutputChunk, OutputStream, Program, ProtocolError, Reply, Request,
-    Side, VERSION, Welcome,
+    IncomingStreams, Link, LinkCredentials, MessageStream, OutputChunk, OutputStream, Program, ProtocolError,
+    Reply, Request, Side, VERSION, Welcome,
 };
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -61,7 +61,8 @@ impl Guest {
             let welcome = Welcome { newest_version: VERSION, oldest_version: 1, boot_id, build };
             reply(stream, &Reply::Welcome(welcome)).await;
         };
-        let (connected, ()) = tokio::join!(GuestClient::connect(host), greeting);
+        let (connected, ()) =
+            tokio::join!(GuestClient::connect(host, LinkCredentials::new("test", 1)), greeting);
         (connected.unwrap().0, guest)
     }
 
