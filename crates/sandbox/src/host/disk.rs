@@ -3,6 +3,9 @@
 //! A disk is a sparse file with an ext4 file system without a journal. A template of each size is formatted once; the
 //! others are copies of its few written blocks. On hosts without loop devices a disk is a plain directory.
 //!
+//! Several processes may use the same pool at the same time: a server, and commands that run a job of their own. Each
+//! prepares files in a folder of its own and renames them when they are complete.
+//!
 //! No disk is reused: it is deleted with its sandbox, and a new copy takes its place. Sizes are rounded up. Templates
 //! and ready disks are kept for at most [`MAX_SIZES`] sizes, the most recently used ones.
 
@@ -17,7 +20,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use launcher::spec::{AGENT_ID, DISK_DIRECTORIES};
-use rustix::fs::{SeekFrom, ftruncate, ioctl_ficlone, seek};
+use rustix::fs::{FlockOperation, SeekFrom, flock, ftruncate, ioctl_ficlone, seek};
+use uuid::Uuid;
 
 use super::background::Background;
 use crate::error::{SandboxError, failed};
@@ -29,8 +33,8 @@ const FORMAT: &str = "ext4-4";
 const TEMPLATE: &str = "template";
 /// File name prefix of all disks, in any format version.
 const OTHER_FORMATS: &str = "ext4-";
-/// Name prefix of the directory from which a template is made.
-const CONTENT: &str = "content";
+/// Name prefix of the folders in which disks are prepared.
+const PREPARING: &str = "preparing-";
 const MEBIBYTE: u64 = 1 << 20;
 /// Templates and ready disks are kept for at most this many sizes.
 const MAX_SIZES: usize = 8;
@@ -158,7 +162,9 @@ impl DiskPool {
             return Ok(());
         }
         for target in missing {
-            let partial = target.with_extension("partial");
+            let folder = WorkFolder::create(&self.directory)
+                .map_err(|source| failed("preparing a disk in", &self.directory, source))?;
+            let partial = folder.path.join(DISK_FILE);
             // Attaching a loop device waits until its file is on the host's disk. Syncing it here avoids that wait
             // later.
             copy_sparse(&template, &partial)
@@ -181,7 +187,8 @@ impl DiskPool {
                     .strip_suffix(".ready")
                     .and_then(|number| number.parse::<usize>().ok())
                     .is_some_and(|number| number < self.ready),
-                None => ![OTHER_FORMATS, TEMPLATE, CONTENT].iter().any(|start| name.starts_with(start)),
+                None if name.starts_with(PREPARING) => WorkFolder::is_in_use(&path),
+                None => !name.starts_with(OTHER_FORMATS),
             };
             if !is_kept {
                 // Another process may have been faster.
@@ -236,10 +243,9 @@ impl DiskPool {
             what: format!("{FORMAT_PROGRAM}, which formats sandbox disks, is missing"),
             remedy: "install the package e2fsprogs".into(),
         })?;
-        let unique = format!("{mib}-{:?}", std::thread::current().id());
-        let content = self.directory.join(format!("{CONTENT}-{unique}"));
-        let partial = self.directory.join(format!("{TEMPLATE}-{unique}.partial"));
         let make = || -> io::Result<File> {
+            let folder = WorkFolder::create(&self.directory)?;
+            let (content, partial) = (folder.path.join("content"), folder.path.join(DISK_FILE));
             make_directories(&content, Owners::AsInside)?;
             let file = create(&partial)?;
             ftruncate(&file, mib * MEBIBYTE)?;
@@ -251,11 +257,44 @@ impl DiskPool {
             fs::rename(&partial, target)?;
             Ok(file)
         };
-        let result = make().map_err(|source| failed("formatting", target, source));
-        // Best effort: leaving them behind does no harm.
-        let _ = fs::remove_dir_all(&content);
-        let _ = fs::remove_file(&partial);
-        result
+        make().map_err(|source| failed("formatting", target, source))
+    }
+}
+
+/// A folder in which one thread prepares a disk. Its lock tells other processes that it is in use; dropping it removes
+/// the folder.
+struct WorkFolder {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl WorkFolder {
+    fn create(parent: &Path) -> io::Result<Self> {
+        loop {
+            let path = parent.join(format!("{PREPARING}{}", Uuid::new_v4()));
+            fs::create_dir(&path)?;
+            // Another process may remove the folder before it is locked.
+            let lock = match File::open(&path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                other => other?,
+            };
+            flock(&lock, FlockOperation::LockExclusive)?;
+            if path.try_exists()? {
+                return Ok(Self { path, _lock: lock });
+            }
+        }
+    }
+
+    /// Whether a living process prepares a disk in this folder.
+    fn is_in_use(path: &Path) -> bool {
+        File::open(path).is_ok_and(|lock| flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err())
+    }
+}
+
+impl Drop for WorkFolder {
+    fn drop(&mut self) {
+        // Best effort: the next start removes what is left.
+        let _ = fs::remove_dir_all(&self.path);
     }
 }
 
@@ -403,15 +442,10 @@ mod tests {
             write(&format!("{FORMAT}-{size}.{TEMPLATE}"));
             write(&format!("{FORMAT}-{size}.0.ready"));
         }
-        for left in [
-            "template-16-ThreadId(7).partial",
-            "ext4-4-39.1.partial",
-            "ext4-4-39.2.ready",
-            "ext4-3-16.template",
-        ] {
+        for left in ["ext4-4-39.1.partial", "ext4-4-39.2.ready", "ext4-3-16.template"] {
             write(left);
         }
-        fs::create_dir_all(directory.path().join("content-16-ThreadId(7)/workspace")).unwrap();
+        fs::create_dir_all(directory.path().join("preparing-1/content/workspace")).unwrap();
         write("of-somebody-else");
         DiskPool { directory: directory.path().into(), ready: 2 }.remove_leftovers();
         let left: BTreeSet<String> = fs::read_dir(directory.path())
@@ -419,10 +453,48 @@ mod tests {
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .collect();
         assert_eq!(left.len(), MAX_SIZES * 2 + 1, "{left:?}");
-        assert!(
-            left.contains("of-somebody-else") && !left.iter().any(|name| name.ends_with(".partial")),
-            "{left:?}"
-        );
+        let is_leftover = |name: &String| name.ends_with(".partial") || name.starts_with(PREPARING);
+        assert!(left.contains("of-somebody-else") && !left.iter().any(is_leftover), "{left:?}");
+    }
+
+    #[test]
+    fn a_starting_process_leaves_what_another_one_prepares() {
+        let directory = tempfile::tempdir().unwrap();
+        let pool = DiskPool { directory: directory.path().into(), ready: 1 };
+        let preparing = [0; 2].map(|_| WorkFolder::create(directory.path()).unwrap());
+        assert_ne!(preparing[0].path, preparing[1].path);
+        pool.remove_leftovers();
+        assert!(preparing.iter().all(|folder| folder.path.is_dir()));
+        drop(preparing);
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn processes_that_format_the_same_size_do_not_disturb_each_other() {
+        let directory = tempfile::tempdir().unwrap();
+        let takers = 8;
+        let barrier = std::sync::Barrier::new(takers);
+        std::thread::scope(|scope| {
+            for number in 0..takers {
+                let (barrier, directory) = (&barrier, directory.path());
+                // Each has a pool of its own, as a process has.
+                scope.spawn(move || {
+                    let pool = DiskPool { directory: directory.into(), ready: 2 };
+                    barrier.wait();
+                    pool.remove_leftovers();
+                    pool.fill(64).unwrap();
+                    let target = directory.join(format!("taken-{number}"));
+                    if !pool.take(64, &target) {
+                        copy_sparse(&pool.open_template(64).unwrap(), &target).unwrap();
+                    }
+                });
+            }
+        });
+        for number in 0..takers {
+            let disk = directory.path().join(format!("taken-{number}"));
+            let checked = Command::new("e2fsck").args(["-f", "-n"]).arg(&disk).output().unwrap();
+            assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stdout));
+        }
     }
 
     #[test]
