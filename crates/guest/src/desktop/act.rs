@@ -173,7 +173,7 @@ async fn launch(desktop: &Desktop, spec: &DesktopSpec, command: String) -> Done 
         && outcome.end != ExecEnd::Code(0)
     {
         let why = match &outcome.end {
-            ExecEnd::NotStarted(why) => why.clone(),
+            ExecEnd::NotStarted(why) => why.message.clone(),
             ExecEnd::Code(code) => format!("it ended at once with exit code {code}"),
             other => format!("it ended at once: {other:?}"),
         };

@@ -15,6 +15,7 @@ use x11rb::protocol::xproto::{Atom, ConnectionExt, Window};
 use x11rb::rust_connection::{DefaultStream, PollMode, RustConnection, Stream};
 use x11rb::utils::RawFdContainer;
 
+use super::manager::ManagerProbe;
 use super::screenshot::SharedPixels;
 use super::{X_SOCKET, wallpaper};
 
@@ -28,6 +29,9 @@ x11rb::atom_manager! {
         _NET_ACTIVE_WINDOW,
         _NET_CLIENT_LIST,
         _NET_CLOSE_WINDOW,
+        _NET_FRAME_EXTENTS,
+        _NET_REQUEST_FRAME_EXTENTS,
+        _NET_SUPPORTED,
         _NET_SUPPORTING_WM_CHECK,
         _NET_WM_NAME,
         _XROOTPMAP_ID,
@@ -86,6 +90,8 @@ pub(crate) struct Display {
     pub(super) assigned_keys: Vec<u8>,
     /// The memory into which the server writes screenshots.
     pub(super) shared: Option<SharedPixels>,
+    /// The window manager that is known to handle events.
+    pub(super) manager: ManagerProbe,
 }
 
 thread_local! {
@@ -137,8 +143,16 @@ impl Display {
         let (root, width, height) = (screen.root, screen.width_in_pixels, screen.height_in_pixels);
         let names = Atoms::new(&connection).map_err(|error| lost(&error))?;
         let names = names.reply().map_err(|error| lost(&error))?;
-        let display =
-            Self { connection, root, width, height, names, assigned_keys: Vec::new(), shared: None };
+        let display = Self {
+            connection,
+            root,
+            width,
+            height,
+            names,
+            assigned_keys: Vec::new(),
+            shared: None,
+            manager: ManagerProbe::default(),
+        };
         wallpaper::paint(&display)?;
         Ok(display)
     }
@@ -165,12 +179,6 @@ impl Display {
     )]
     pub(super) fn check(&mut self) -> Result<(), GuiError> {
         Ok(())
-    }
-
-    /// Whether a window manager is running.
-    pub(super) fn has_manager(&mut self) -> Result<bool, GuiError> {
-        let windows = self.numbers(self.root, self.names._NET_SUPPORTING_WM_CHECK, 1)?;
-        Ok(windows.first().is_some_and(|window| *window != 0))
     }
 
     /// Reads a property with numbers, at most `most` of them.

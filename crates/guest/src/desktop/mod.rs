@@ -9,6 +9,7 @@ mod apng;
 mod display;
 mod keyboard;
 mod keys;
+mod manager;
 mod mouse;
 mod png_encoder;
 mod pointer;
