@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use protocol::{
     CallKey, Exec, ExecEvent, ExecOutcome, FileOperation, Follow, Incoming, MAX_SIGNAL, MessageStream,
-    Program, ProtocolError, Reply, TerminalSize,
+    NotStarted, NotStartedCause, Program, ProtocolError, Reply, TerminalSize,
 };
 
 use crate::files::pack::PackRequest;
@@ -83,7 +83,7 @@ fn start(guest: &Guest, exec: Exec) -> Rc<ProcessCall> {
 
 fn not_started(why: String) -> ExecOutcome {
     ExecOutcome {
-        end: protocol::ExecEnd::NotStarted(why),
+        end: protocol::ExecEnd::NotStarted(NotStarted::new(NotStartedCause::Other, why)),
         duration_ms: 0,
         output_bytes: 0,
         output_lines: 0,

@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::rc::Rc;
 
-use protocol::{CallKey, Exec, OutputStream, Program};
+use protocol::{CallKey, Exec, NotStarted, NotStartedCause, OutputStream, Program};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::Pid;
 use tokio::io::unix::AsyncFd;
@@ -59,23 +59,31 @@ pub(crate) struct Spawner {
 }
 
 impl Spawner {
-    /// Forks a child. The error is a message for the user.
-    pub(crate) fn spawn(&self, exec: &Exec) -> Result<Spawned, String> {
-        let plan = self.plan(exec)?;
-        self.spawn_plan(exec, plan).map_err(|error| explain_fork(&error))
+    /// Forks a child. The error has a message for the user.
+    pub(crate) fn spawn(&self, exec: &Exec) -> Result<Spawned, NotStarted> {
+        let other = |message| NotStarted::new(NotStartedCause::Other, message);
+        let directory = self.directory_of(exec);
+        if !directory.starts_with('/') {
+            let message = format!("the working directory `{directory}` is not absolute");
+            return Err(NotStarted::new(NotStartedCause::BadDirectory, message));
+        }
+        let plan = self.plan(exec, directory).map_err(other)?;
+        self.spawn_plan(exec, plan).map_err(|error| other(explain_fork(&error)))
     }
 
-    fn plan(&self, exec: &Exec) -> Result<ChildPlan, String> {
+    fn directory_of(&self, exec: &Exec) -> String {
         let requested = exec.directory.as_deref().unwrap_or(&self.directory);
-        let (directory, variables) = match &self.landlock_only {
-            Some(landlock_only) => {
-                (&*landlock_only.translate(requested), &landlock_only.translate_variables(&exec.environment))
-            }
-            None => (requested, &exec.environment),
-        };
-        if !directory.starts_with('/') {
-            return Err(format!("the working directory `{directory}` is not absolute"));
+        match &self.landlock_only {
+            Some(landlock_only) => landlock_only.translate(requested),
+            None => requested.to_owned(),
         }
+    }
+
+    fn plan(&self, exec: &Exec, directory: String) -> Result<ChildPlan, String> {
+        let variables = match &self.landlock_only {
+            Some(landlock_only) => &landlock_only.translate_variables(&exec.environment),
+            None => &exec.environment,
+        };
         let (programs, arguments) = match &exec.program {
             Program::Shell(command) => shell(command),
             Program::Arguments(arguments) => {
@@ -88,7 +96,7 @@ impl Spawner {
             programs: c_strings("the program's name", programs)?,
             arguments: c_strings("an argument", arguments)?,
             environment: environment(&exec.key, variables)?,
-            directory: c_string("the working directory", directory.to_owned())?,
+            directory: c_string("the working directory", directory)?,
             terminal: if exec.terminal.is_some() { Terminal::Controlling } else { Terminal::None },
             agent: self.agent,
             mark: ProcessMark::random().map_err(|error| format!("reading random bytes: {error}"))?,
@@ -227,34 +235,46 @@ pub(crate) async fn read_report(report: &AsyncFd<OwnedFd>) -> Option<StartFailur
 }
 
 /// Explains to the user why a program did not start.
-pub(crate) fn explain(exec: &Exec, default_directory: &str, failure: &StartFailure) -> String {
+pub(crate) fn explain(exec: &Exec, default_directory: &str, failure: &StartFailure) -> NotStarted {
     let directory = exec.directory.as_deref().unwrap_or(default_directory);
     let program = match &exec.program {
         Program::Shell(_) | Program::Cell(_) => "sh",
         Program::Arguments(arguments) => arguments.first().map_or("", String::as_str),
     };
-    let errno = failure.error.raw_os_error();
-    match (failure.stage, errno) {
-        (Stage::Directory, Some(libc::ENOENT)) => {
-            format!("the working directory `{directory}` was not found")
+    let (cause, message) = match (failure.stage, failure.error.raw_os_error()) {
+        (Stage::Directory, errno) => {
+            let problem = match errno {
+                Some(libc::ENOENT) => "was not found".to_owned(),
+                Some(libc::ENOTDIR) => "is no directory".to_owned(),
+                _ => format!("cannot be entered: {}", failure.error),
+            };
+            (NotStartedCause::BadDirectory, format!("the working directory `{directory}` {problem}"))
         }
-        (Stage::Directory, Some(libc::ENOTDIR)) => {
-            format!("the working directory `{directory}` is no directory")
+        (Stage::Program, Some(libc::ENOENT)) => {
+            (NotStartedCause::ProgramNotFound, explain_missing(exec, program))
         }
-        (Stage::Directory, _) => {
-            format!("the working directory `{directory}` cannot be entered: {}", failure.error)
+        (Stage::Program, Some(libc::EACCES)) => {
+            (NotStartedCause::ProgramNotExecutable, format!("`{program}` is not executable"))
         }
-        (Stage::Program, Some(libc::ENOENT)) => explain_missing(exec, program),
-        (Stage::Program, Some(libc::EACCES)) => format!("`{program}` is not executable"),
-        (Stage::Program, Some(libc::ENOEXEC)) => {
-            format!("`{program}` is neither a program for this machine nor a script with a `#!` line")
+        (Stage::Program, Some(libc::ENOEXEC)) => (
+            NotStartedCause::ProgramNotExecutable,
+            format!("`{program}` is neither a program for this machine nor a script with a `#!` line"),
+        ),
+        (Stage::Program, Some(libc::E2BIG)) => (
+            NotStartedCause::ArgumentsTooLong,
+            "the arguments and the environment are too long together".to_owned(),
+        ),
+        (Stage::Program, errno) => (
+            NotStartedCause::Other,
+            match errno {
+                Some(libc::EAGAIN) => "the sandbox's process limit is reached".to_owned(),
+                Some(libc::ENOMEM) => "the sandbox's memory is used up".to_owned(),
+                _ => format!("`{program}` could not be started: {}", failure.error),
+            },
+        ),
+        (Stage::Setup, _) => {
+            (NotStartedCause::Other, format!("the process could not be set up: {}", failure.error))
         }
-        (Stage::Program, Some(libc::E2BIG)) => {
-            "the arguments and the environment are too long together".to_owned()
-        }
-        (Stage::Program, Some(libc::EAGAIN)) => "the sandbox's process limit is reached".to_owned(),
-        (Stage::Program, Some(libc::ENOMEM)) => "the sandbox's memory is used up".to_owned(),
-        (Stage::Program, _) => format!("`{program}` could not be started: {}", failure.error),
-        (Stage::Setup, _) => format!("the process could not be set up: {}", failure.error),
-    }
+    };
+    NotStarted { cause, message }
 }

@@ -6,7 +6,7 @@ mod support;
 
 use std::time::Duration;
 
-use protocol::{CallStatus, ExecEnd, Follow, Program, ProtocolError, TerminalSize};
+use protocol::{CallStatus, ExecEnd, Follow, NotStartedCause, Program, ProtocolError, TerminalSize};
 use support::*;
 
 #[tokio::test]
@@ -73,17 +73,22 @@ async fn start_failure_is_explained() {
     let mut too_long = exec("too-long", Program::Arguments(vec!["true".to_owned(), "x".repeat(4 << 20)]));
     too_long.kill_grace_ms = 1;
     let named = |name: &str, program: &str| exec(name, Program::Arguments(vec![program.to_owned()]));
-    for (call, wanted) in [
-        (named("missing", "no-such-program"), "`no-such-program` was not found"),
-        (named("directory", "/tmp"), "not executable"),
-        (named("nul", "a\0b"), "NUL"),
-        (exec("nothing", Program::Arguments(Vec::new())), "no program"),
-        (no_directory, "the working directory `/no/such/place` was not found"),
-        (too_long, "too long"),
+    for (call, cause, wanted) in [
+        (
+            named("missing", "no-such-program"),
+            NotStartedCause::ProgramNotFound,
+            "`no-such-program` was not found",
+        ),
+        (named("directory", "/tmp"), NotStartedCause::ProgramNotExecutable, "not executable"),
+        (named("nul", "a\0b"), NotStartedCause::Other, "NUL"),
+        (exec("nothing", Program::Arguments(Vec::new())), NotStartedCause::Other, "no program"),
+        (no_directory, NotStartedCause::BadDirectory, "the working directory `/no/such/place` was not found"),
+        (too_long, NotStartedCause::ArgumentsTooLong, "too long"),
     ] {
         let (seen, outcome) = run(&client, call).await;
         let ExecEnd::NotStarted(why) = &outcome.end else { panic!("started: {outcome:?}") };
-        assert!(why.contains(wanted), "{why}");
+        assert!(why.message.contains(wanted), "{why:?}");
+        assert_eq!(why.cause, cause);
         assert_eq!(seen.pid, None);
     }
 }

@@ -181,8 +181,7 @@ pub enum ExecEnd {
     TimedOut,
     /// [`crate::Request::Kill`] ended the call.
     Killed,
-    /// The process could not be started, for this reason.
-    NotStarted(String),
+    NotStarted(NotStarted),
     /// The code of a cell raised an exception.
     Raised {
         /// The type of the exception.
@@ -191,6 +190,35 @@ pub enum ExecEnd {
     },
     /// The kernel ended before the cell did. The text says how.
     KernelDied(String),
+}
+
+/// Why a process could not be started.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NotStarted {
+    pub cause: NotStartedCause,
+    pub message: String,
+}
+
+impl NotStarted {
+    #[must_use]
+    pub fn new(cause: NotStartedCause, message: impl Into<String>) -> Self {
+        Self { cause, message: message.into() }
+    }
+}
+
+/// A reason that callers tell apart from others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NotStartedCause {
+    ProgramNotFound,
+    /// The program may not be executed, or is none.
+    ProgramNotExecutable,
+    /// The working directory does not exist, or cannot be entered.
+    BadDirectory,
+    /// The arguments and the environment are too long.
+    ArgumentsTooLong,
+    #[serde(other)]
+    Other,
 }
 
 /// The result of a call.

@@ -39,7 +39,7 @@ pub use display::{CellError, Display, DisplayKind, DisplayReader, MAX_DISPLAY_BY
 pub use error::ProtocolError;
 pub use exec::{
     CallKey, CallStatus, Exec, ExecEnd, ExecEvent, ExecOutcome, ExecUpdate, Follow, KernelRun, MAX_SIGNAL,
-    OutputChunk, OutputStream, Program, TerminalSize,
+    NotStarted, NotStartedCause, OutputChunk, OutputStream, Program, TerminalSize,
 };
 pub use file::{
     FileEntry, FileError, FileErrorCode, FileKind, FileOperation, FileReply, FileResult, FileStat,

@@ -9,9 +9,9 @@ use protocol::{
     CallKey, CallStatus, DesktopRequest, DesktopSpec, Endpoint, Exec, ExecEnd, ExecEvent, ExecOutcome,
     FileEntry, FileError, FileErrorCode, FileKind, FileOperation, FileReply, FileResult, FileStat, Follow,
     GuestRequest, GuestStats, GuiAction, GuiError, GuiErrorCode, GuiReply, GuiResult, Hello, ImageInfo,
-    LinkCredentials, LinkRefusal, Modifier, MouseButton, Program, Readiness, Reply, Request, ServiceName,
-    ServiceRequest, ServiceSpec, ServiceState, ServiceStatus, TerminalSize, Welcome, WindowChoice,
-    WindowInfo,
+    LinkCredentials, LinkRefusal, Modifier, MouseButton, NotStarted, NotStartedCause, Program, Readiness,
+    Reply, Request, ServiceName, ServiceRequest, ServiceSpec, ServiceState, ServiceStatus, TerminalSize,
+    Welcome, WindowChoice, WindowInfo,
 };
 
 fn key() -> CallKey {
@@ -117,7 +117,10 @@ fn replies_keep_their_wire_format() {
         ExecEvent::Started { pid: 7 },
         ExecEvent::Gap { from_sequence: 1, to_sequence: 2, bytes: 3 },
         ExecEvent::Progress { bytes: 1, lines: 2 },
-        ExecEvent::Ended(ExecOutcome { end: ExecEnd::NotStarted("why".into()), ..outcome() }),
+        ExecEvent::Ended(ExecOutcome {
+            end: ExecEnd::NotStarted(NotStarted::new(NotStartedCause::BadDirectory, "why")),
+            ..outcome()
+        }),
     ];
     insta::assert_json_snapshot!("exec_events", events);
 }

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use protocol::{Cell, Exec, ExecEnd, KernelRun, OutputStream, Program, plain_text};
+use protocol::{
+    Cell, Exec, ExecEnd, KernelRun, NotStarted, NotStartedCause, OutputStream, Program, plain_text,
+};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio::task::spawn_local;
@@ -61,7 +63,12 @@ pub(crate) fn start(kernels: &Rc<Kernels>, exec: Exec, cell: &Cell) -> Rc<Proces
         }
         Err(why) => {
             let call = resources.journal.add_process(exec, Input::default(), None);
-            call.finish(None, ExecEnd::NotStarted(why), Duration::ZERO, resources.disk_free());
+            call.finish(
+                None,
+                ExecEnd::NotStarted(NotStarted::new(NotStartedCause::Other, why)),
+                Duration::ZERO,
+                resources.disk_free(),
+            );
             call
         }
     }
@@ -155,7 +162,12 @@ impl RunningCell {
         };
         let (kernel, note) = match obtained {
             Ok(obtained) => obtained,
-            Err(why) => return Attempt::Ended { pid: None, end: ExecEnd::NotStarted(why) },
+            Err(why) => {
+                return Attempt::Ended {
+                    pid: None,
+                    end: ExecEnd::NotStarted(NotStarted::new(NotStartedCause::Other, why)),
+                };
+            }
         };
         if let Some(note) = note {
             self.add_note(&note);

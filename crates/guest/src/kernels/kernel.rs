@@ -130,7 +130,7 @@ impl Kernel {
             .map_err(|error| error.message)?
             .map_err(|error| format!("writing {}: {error}", connection.file.display()))?;
         let exec = exec_of(&spec, &connection, &environment, generation);
-        let spawned = resources.spawner.spawn(&exec)?;
+        let spawned = resources.spawner.spawn(&exec).map_err(|why| why.message)?;
         let pid = spawned.pid.as_raw_nonzero().get();
         let mut exit = resources.reaper.expect(spawned.pid);
         let mut kill_on_drop = KillOnDrop(Some(pid));
@@ -139,7 +139,7 @@ impl Kernel {
             spawn_local(listen(Rc::clone(output), Rc::clone(&recent_output)));
         }
         if let Some(failure) = spawn::read_report(&spawned.report).await {
-            return Err(spawn::explain(&exec, &resources.spawner.directory, &failure));
+            return Err(spawn::explain(&exec, &resources.spawner.directory, &failure).message);
         }
         let channels = async {
             tokio::join!(

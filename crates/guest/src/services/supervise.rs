@@ -184,7 +184,7 @@ async fn start(
     service.phase.send_replace(Phase::Starting);
     service.starts.set(service.starts.get().saturating_add(1));
     service.log.borrow_mut().mark_start();
-    let spawned = resources.spawner.spawn(&exec).map_err(failed)?;
+    let spawned = resources.spawner.spawn(&exec).map_err(|why| failed(why.message))?;
     let exit = resources.reaper.expect(spawned.pid);
     let pid = spawned.pid.as_raw_nonzero().get();
     let mut process = Process { pid, mark: spawned.mark, exit, is_reaped: false };
@@ -194,7 +194,7 @@ async fn start(
     let mut controls = service.control.subscribe();
     let becomes_ready = async {
         if let Some(failure) = read_report(&spawned.report).await {
-            return Err(spawn::explain(&exec, &resources.spawner.directory, &failure));
+            return Err(spawn::explain(&exec, &resources.spawner.directory, &failure).message);
         }
         wait_until_ready(service, &spec.ready).await;
         Ok(())

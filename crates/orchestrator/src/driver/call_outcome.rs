@@ -1,7 +1,7 @@
 //! Determines the outcome of a call. Pure.
 
 use job::{CallEnd, CallStatus, Expectation, KernelUse};
-use protocol::{ExecEnd, ExecOutcome};
+use protocol::{ExecEnd, ExecOutcome, NotStartedCause};
 use sandbox::Usage;
 
 use super::limit_hints::{LimitHintScanner, LimitHints};
@@ -78,12 +78,22 @@ fn problem_of(evidence: &Evidence<'_>) -> Option<(&'static str, String)> {
             return Some(("timeout", format!("ran longer than its {} s and was ended", evidence.timeout_s)));
         }
         ExecEnd::Killed => return Some(("killed", "was ended on request".into())),
-        ExecEnd::NotStarted(why) => ("not_started", why.clone()),
+        ExecEnd::NotStarted(why) => (not_started_code(why.cause), why.message.clone()),
     };
     Some(
         limit_that_explains(evidence)
             .map_or(plain, |(code, text)| (code, format!("{text} ({})", plain_text(outcome)))),
     )
+}
+
+fn not_started_code(cause: NotStartedCause) -> &'static str {
+    match cause {
+        NotStartedCause::ProgramNotFound => "program_not_found",
+        NotStartedCause::ProgramNotExecutable => "program_not_executable",
+        NotStartedCause::BadDirectory => "bad_cwd",
+        NotStartedCause::ArgumentsTooLong => "arguments_too_long",
+        NotStartedCause::Other => "not_started",
+    }
 }
 
 fn exception_text(name: &str, message: &str) -> String {
@@ -95,7 +105,8 @@ fn plain_text(outcome: &ExecOutcome) -> String {
     match &outcome.end {
         ExecEnd::Code(code) => format!("exit code {code}"),
         ExecEnd::Signal(signal) => format!("signal {signal}"),
-        ExecEnd::NotStarted(why) | ExecEnd::KernelDied(why) => why.clone(),
+        ExecEnd::NotStarted(why) => why.message.clone(),
+        ExecEnd::KernelDied(why) => why.clone(),
         ExecEnd::Raised { name, message } => exception_text(name, message),
         ExecEnd::TimedOut | ExecEnd::Killed => "ended".into(),
     }
@@ -124,7 +135,7 @@ fn hints_from(evidence: &Evidence<'_>) -> LimitHints {
     let mut reader = LimitHintScanner::default();
     match &evidence.outcome.end {
         ExecEnd::Raised { name, message } => reader.take_message(&exception_text(name, message)),
-        ExecEnd::NotStarted(why) => reader.take_message(why),
+        ExecEnd::NotStarted(why) => reader.take_message(&why.message),
         _ => {}
     }
     let said = reader.hints();

@@ -162,7 +162,7 @@ pub(super) fn end_in_words(end: &protocol::ExecEnd) -> String {
         protocol::ExecEnd::Signal(signal) => format!("ended by signal {signal}"),
         protocol::ExecEnd::TimedOut => "it ran out of time".into(),
         protocol::ExecEnd::Killed => "it was killed".into(),
-        protocol::ExecEnd::NotStarted(why) => format!("not started: {why}"),
+        protocol::ExecEnd::NotStarted(why) => format!("not started: {}", why.message),
         protocol::ExecEnd::Raised { .. } => "it raised an exception".into(),
         protocol::ExecEnd::KernelDied(why) => why.clone(),
     }

@@ -122,7 +122,7 @@ fn explain_exit(end: &ExecEnd, said: Option<String>) -> String {
     let how = match end {
         ExecEnd::Code(code) => format!("its process ended with exit code {code}"),
         ExecEnd::Signal(signal) => format!("its process was ended by signal {signal}"),
-        ExecEnd::NotStarted(why) => format!("its process could not be started: {why}"),
+        ExecEnd::NotStarted(why) => format!("its process could not be started: {}", why.message),
         ExecEnd::Killed => "its process was killed".into(),
         _ => "its process is gone".into(),
     };
