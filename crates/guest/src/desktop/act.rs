@@ -18,6 +18,8 @@ use crate::random::random_hex;
 /// How often to look for an awaited window, and for how long if the request sets no limit.
 const WINDOW_POLL_INTERVAL: Duration = Duration::from_millis(25);
 const WINDOW_TIMEOUT_S: f64 = 10.0;
+/// How long to wait until a window is active. A window that takes no keys never is.
+const FOCUS_TIMEOUT: Duration = Duration::from_secs(5);
 /// How many output chunks the error message of a failed launch may include.
 const LAUNCH_CHUNKS: u64 = 8;
 /// A launch fails if the program exits with an error within this time.
@@ -41,10 +43,7 @@ pub(super) async fn act(desktop: &Rc<Desktop>, spec: &DesktopSpec, action: GuiAc
             let windows = on_display(desktop, |display| display.windows()).await?;
             Ok((GuiReply { windows: Some(windows), ..GuiReply::default() }, Vec::new()))
         }
-        GuiAction::Focus { window } => {
-            let window = on_display(desktop, move |display| display.focus(&window)).await?;
-            Ok((GuiReply { window: Some(Box::new(window)), ..GuiReply::default() }, Vec::new()))
-        }
+        GuiAction::Focus { window } => focus(desktop, window).await,
         GuiAction::Close { window } => {
             let window = on_display(desktop, move |display| display.close(&window)).await?;
             Ok((GuiReply { window: Some(Box::new(window)), ..GuiReply::default() }, Vec::new()))
@@ -122,6 +121,23 @@ async fn wait(desktop: &Desktop, seconds: Option<f64>, title: Option<String>) ->
         }
         tokio::time::sleep(WINDOW_POLL_INTERVAL).await;
     }
+}
+
+/// Asks the window manager to activate a window and waits until it has: keys that come sooner reach the window that was
+/// active before.
+async fn focus(desktop: &Desktop, choice: WindowChoice) -> Done {
+    let mut window = on_display(desktop, move |display| display.focus(&choice)).await?;
+    let chosen = WindowChoice::Number(window.number);
+    let deadline = Instant::now() + FOCUS_TIMEOUT;
+    while !window.is_active && Instant::now() < deadline {
+        tokio::time::sleep(WINDOW_POLL_INTERVAL).await;
+        let open = on_display(desktop, |display| display.windows()).await?;
+        match windows::find(&open, &chosen) {
+            Some(now) => window = now.clone(),
+            None => break,
+        }
+    }
+    Ok((GuiReply { window: Some(Box::new(window)), ..GuiReply::default() }, Vec::new()))
 }
 
 /// Starts a program as a separate call, so that its output is bounded and its end is noticed.
