@@ -61,10 +61,10 @@ pub(crate) fn pause() {
     std::thread::sleep(Duration::from_millis(20));
 }
 
-/// Polls until `holds` returns true; panics after 60 seconds.
+/// Polls until `holds` returns true; panics after two minutes.
 #[track_caller]
 pub fn wait_until(what: &str, holds: impl FnMut() -> bool) {
-    wait_at_most(Duration::from_secs(60), what, holds);
+    wait_at_most(Duration::from_secs(120), what, holds);
 }
 
 /// Polls until `holds` returns true; panics after `patience`.
