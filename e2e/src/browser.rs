@@ -72,19 +72,20 @@ impl Browser {
             .spawn()
             .expect("starting Chromium");
         let told = profile.path().join("DevToolsActivePort");
-        let mut port = None;
+        // From here on, the process ends with the test, also if it never answers.
+        let mut browser = Self { process, profile, port: 0 };
         wait_at_most(TIMEOUT, "Chromium answers", || {
             let text = std::fs::read_to_string(&told).unwrap_or_default();
-            port = text.lines().next().and_then(|line| line.parse().ok());
-            port.is_some() && text.lines().count() > 1
+            browser.port = text.lines().next().and_then(|line| line.parse().ok()).unwrap_or_default();
+            browser.port != 0 && text.lines().count() > 1
         });
-        Self { process, profile, port: port.expect("a port") }
+        browser
     }
 
     /// Opens a page at this URL.
     #[must_use]
     pub fn open(&self, url: &str) -> Page {
-        let client = http_client().build().expect("a client");
+        let client = http_client().timeout(TIMEOUT).build().expect("a client");
         let address = format!("http://127.0.0.1:{}/json/new?about:blank", self.port);
         let made = client.put(address).send().expect("opening a page").text().expect("a page");
         let made: Value = serde_json::from_str(&made).expect("a description of a page");
@@ -112,7 +113,7 @@ impl Browser {
     }
 
     fn targets(&self) -> Vec<Value> {
-        let client = http_client().build().expect("a client");
+        let client = http_client().timeout(TIMEOUT).build().expect("a client");
         let list = format!("http://127.0.0.1:{}/json/list", self.port);
         let text = client.get(&list).send().and_then(reqwest::blocking::Response::text);
         serde_json::from_str(&text.unwrap_or_default()).unwrap_or_default()
@@ -204,13 +205,31 @@ impl Page {
         self.ask("Runtime.evaluate", &evaluation(expression, is_user_gesture))["result"]["value"].clone()
     }
 
-    /// Whether an expression is true now. A page that navigates away during the evaluation counts as `false`.
-    fn is_true(&mut self, expression: &str) -> bool {
+    /// Evaluates an expression in a page that may navigate away meanwhile; `None` if it does.
+    pub(crate) fn evaluate_unless_leaving(&mut self, expression: &str) -> Option<Value> {
         match self.try_command("Runtime.evaluate", &evaluation(expression, false)) {
-            Ok(answer) => answer["result"]["value"] == true,
-            Err(error) if PAGE_NAVIGATED_ERRORS.iter().any(|words| error["message"] == *words) => false,
+            Ok(answer) => Some(answer["result"]["value"].clone()),
+            Err(error) if PAGE_NAVIGATED_ERRORS.iter().any(|words| error["message"] == *words) => None,
             Err(error) => panic!("Runtime.evaluate: {error}"),
         }
+    }
+
+    /// Whether an expression is true now. A page that navigates away during the evaluation counts as `false`.
+    fn is_true(&mut self, expression: &str) -> bool {
+        self.evaluate_unless_leaving(expression).is_some_and(|value| value == true)
+    }
+
+    /// Loads the page again, and waits until the new document has replaced the old one: until then, the old one answers.
+    #[track_caller]
+    pub fn reload(&mut self) {
+        self.leave("location.reload()");
+    }
+
+    /// Evaluates an expression that makes the page navigate, and waits until another document has replaced this one.
+    #[track_caller]
+    pub fn leave(&mut self, expression: &str) {
+        self.evaluate(&format!("globalThis.isOldDocument = true; {expression}; 0"));
+        self.wait_for("another document is there", "globalThis.isOldDocument === undefined");
     }
 
     /// Waits until an expression is true; the panic message shows the text of the page.
@@ -245,12 +264,19 @@ impl Page {
         true
     }
 
-    /// Clicks the center of an element.
+    /// Clicks the center of an element, once it rests: what is still being loaded may move it away from the click.
     #[track_caller]
     pub fn click(&mut self, selector: &str) {
         let place = self.evaluate(&format!(
-            "(() => {{ const box = document.querySelector({selector:?}).getBoundingClientRect(); \
-             return {{x: box.x + box.width / 2, y: box.y + box.height / 2}}; }})()"
+            "(async () => {{ \
+               const place = () => {{ const box = document.querySelector({selector:?}).getBoundingClientRect(); \
+                 return {{x: box.x + box.width / 2, y: box.y + box.height / 2}}; }}; \
+               for (let last = place(); ;) {{ \
+                 await new Promise(done => setTimeout(done, 50)); \
+                 const now = place(); \
+                 if (now.x === last.x && now.y === last.y) return now; \
+                 last = now; \
+               }} }})()"
         ));
         assert!(place.is_object(), "there is no {selector} on the page");
         self.click_at(&place);

@@ -21,8 +21,7 @@ pub fn run_cell(page: &mut Page, code: &str, printed: &str) {
     for _ in 0..8 {
         page.wait_for("a cell can be typed into", is_there);
         // Click instead of `focus()`: inside a frame, `focus()` moves the focus within the frame but not into it.
-        let place = page.evaluate(last_cell_position);
-        if place.is_object() {
+        if let Some(place) = page.evaluate_unless_leaving(last_cell_position).filter(Value::is_object) {
             page.click_at(&place);
             page.type_text(code);
         }
@@ -39,7 +38,7 @@ pub fn run_cell(page: &mut Page, code: &str, printed: &str) {
     );
     // JupyterLab drops a run request until the notebook has a kernel; a person would press the keys again.
     for _ in 0..8 {
-        page.evaluate(&again);
+        page.evaluate_unless_leaving(&again);
         page.press_shift_enter();
         if page.becomes_true_within(Duration::from_secs(8), &shows) {
             return;

@@ -70,7 +70,12 @@ fn requests_to_a_job_origin_are_in_the_access_log() {
     // Nothing listens on that port; the request is logged anyway.
     let status = u64::from(ask("POST", &ada));
     assert!(told(&keyed).contains(&("ada".into(), format!("POST {path}"), status)), "{:?}", told(&keyed));
-    let refused = (0..40).filter(|_| ask("GET", &ada) == 429).count();
+    // At the same time: one after another, a busy machine might be slower than the key may be.
+    let refused = std::thread::scope(|scope| {
+        let callers: Vec<_> = (0..40).map(|_| scope.spawn(|| ask("GET", &ada))).collect();
+        let statuses = callers.into_iter().map(|caller| caller.join().unwrap());
+        statuses.filter(|status| *status == 429).count()
+    });
     assert!(refused > 0, "a key is as fast there as it is elsewhere");
     assert!(told(&keyed).iter().any(|entry| entry.2 == 429), "{:?}", told(&keyed));
 }

@@ -26,6 +26,7 @@ fn kernels_desktop_and_browser_work_in_a_container() {
             json!({"action": "launch", "command": "xterm -T Form -geometry 100x40+0+0 -e 'cat > typed.txt'"}),
         ),
         with("gui", json!({"action": "wait", "window": "Form", "seconds": 60})),
+        with("gui", json!({"action": "focus", "window": "Form"})),
         with("gui", json!({"action": "type", "text": "Grüße, 日本語\n"})),
         shell("until [ -s typed.txt ]; do sleep 0.05; done"),
         shell("mkdir site && echo '<title>Shop</title><h1>Fruit</h1>' > site/index.html"),
@@ -50,8 +51,8 @@ fn kernels_desktop_and_browser_work_in_a_container() {
         .filter(|event| event.is("call_ended"))
         .map(|event| &event.data()["result"])
         .collect();
-    assert!(ends[10]["text"].as_str().unwrap_or_default().contains("Fruit"), "{}", ends[10]);
-    assert_eq!(ends[11]["screenshot"]["media_type"], "image/png", "{}", ends[11]);
+    assert!(ends[11]["text"].as_str().unwrap_or_default().contains("Fruit"), "{}", ends[11]);
+    assert_eq!(ends[12]["screenshot"]["media_type"], "image/png", "{}", ends[12]);
     let mut output = job.output();
     assert_eq!(output.text("typed.txt"), "Grüße, 日本語\n");
     assert!(job.download("desktop.apng").body.starts_with(b"\x89PNG"));

@@ -72,13 +72,18 @@ fn background_process_can_be_polled_typed_into_and_ended() {
     let scripted = Scripted::turns(vec![
         call(
             "shell",
-            json!({"command": "while read line; do echo got $line; done; echo bye", "wait_s": 0.2, "interactive": true}),
+            json!({
+                "command": "until [ \"$line\" = two ]; do read line; echo got $line; done; echo bye",
+                "wait_s": 0.2, "interactive": true
+            }),
         ),
-        call("process", json!({"handle": "turn-1-1", "action": "type", "text": "one\ntwo\n", "wait_s": 1})),
+        // Ends the command, and with it the wait.
+        call("process", json!({"handle": "turn-1-1", "action": "type", "text": "one\ntwo\n", "wait_s": 200})),
         call("shell", json!({"command": "python3 -m http.server 8123 >/dev/null 2>&1", "wait_s": 0.5})),
         shell("until curl -s -o /dev/null http://localhost:8123/; do sleep 0.1; done"),
         call("http_request", json!({"url": "http://localhost:8123/"})),
-        call("process", json!({"handle": "turn-3-1", "action": "kill"})),
+        call("process", json!({"handle": "turn-3-1", "action": "kill", "wait_s": 200})),
+        call("shell", json!({"command": "sleep 3600", "wait_s": 0.2})),
         call("process", json!({"handle": "turn-9-9", "action": "poll"})),
         finish(),
     ]);
@@ -90,10 +95,10 @@ fn background_process_can_be_polled_typed_into_and_ended() {
         ended.unwrap().data()["result"]["text"].as_str().unwrap().to_owned()
     };
     assert!(text("turn-1-1.1").contains("still running") && text("turn-1-1.1").contains("handle `turn-1-1`"));
-    assert!(text("turn-2-1.1").contains("got one\ngot two\n"), "{}", text("turn-2-1.1"));
+    assert!(text("turn-2-1.1").contains("got one\ngot two\nbye\n"), "{}", text("turn-2-1.1"));
     assert!(text("turn-5-1.1").contains("200 OK"), "{}", text("turn-5-1.1"));
     assert!(text("turn-6-1.1").contains("ended"), "{}", text("turn-6-1.1"));
-    assert!(text("turn-7-1.1").contains("is not running; these run: turn-1-1"), "{}", text("turn-7-1.1"));
+    assert!(text("turn-8-1.1").contains("is not running; these run: turn-7-1"), "{}", text("turn-8-1.1"));
     assert_eq!(job.status()["status"], "complete");
 }
 

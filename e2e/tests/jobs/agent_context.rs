@@ -10,7 +10,8 @@ fn answers() -> Vec<ScriptedAnswer> {
         call("plan", json!({"items": [{"text": "look around", "status": "in_progress"}]})),
         shell("echo the port is 8417; seq 1 300"),
         call("notes", json!({"name": "port", "text": "8417"})),
-        shell("sleep 30; echo rested"),
+        // Until the test cancels the job.
+        call("shell", json!({"command": "sleep 3600; echo rested", "wait_s": 3600})),
         finish(),
     ]
 }

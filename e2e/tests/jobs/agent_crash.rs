@@ -62,12 +62,16 @@ fn agent_job_survives_a_kill_after_the_model_request() {
 
 #[test]
 fn agent_job_survives_a_kill_during_an_answer() {
-    let scripted = Scripted::turns(answers());
+    let mut answers = answers();
+    // The answer stops in its middle until the server is dead, however long that takes.
+    answers[3].hold_after_events = vec![8];
+    let scripted = Scripted::turns(answers);
     let job = scripted.task("count");
     let mut events = job.follow();
     events.until("turn 4", |event| event.is("turn_started") && event.data()["turn"] == 4);
     e2e::wait_until("the slow answer has begun", || scripted.model.requests().len() >= 4);
     scripted.server.kill9();
+    scripted.model.release();
     scripted.server.restart();
     events.until_end();
     assert_eq!(job.output().text("log"), LOG, "{}", events.summary());

@@ -35,7 +35,11 @@ field = tkinter.Entry(root)
 field.place(x=20, y=20, width=300, height=30)
 def save():
     open("/workspace/answer.txt", "w").write(field.get())
-tkinter.Button(root, text="Save", command=save).place(x=20, y=80, width=100, height=40)
+button = tkinter.Button(root, text="Save", command=save)
+button.place(x=20, y=80, width=100, height=40)
+# The window is there before what is in it.
+button.wait_visibility()
+open("/workspace/ready", "w").close()
 root.mainloop()
 "#;
 
@@ -61,6 +65,7 @@ fn vision_model_completes_a_desktop_task() {
         call("write_file", json!({"path": "form.py", "content": PROGRAM})),
         call("gui", json!({"action": "launch", "command": "python3 form.py"})),
         call("gui", json!({"action": "wait", "window": "Form", "seconds": 60})),
+        shell("until [ -e ready ]; do sleep 0.05; done"),
         call("screenshot", json!({"save_as": "before.png"})),
         call("gui", json!({"action": "click", "x": 300, "y": 215})),
         call("gui", json!({"action": "type", "text": words, "screenshot": true})),
@@ -81,21 +86,21 @@ fn vision_model_completes_a_desktop_task() {
     let offered = requests[0].body["tools"].to_string();
     assert!(["gui", "screenshot", "browser"].iter().all(|tool| offered.contains(&format!("\"{tool}\""))));
     // The model is shown the actual screen: it changes after typing, and the file has the typed text.
-    let first = pictures(&requests[4].body);
+    let first = pictures(&requests[5].body);
     assert_eq!(first.len(), 1);
     assert!(first[0].starts_with(b"\x89PNG\r\n\x1a\n"));
     assert_eq!(zip.read("before.png"), first[0]);
-    let both = pictures(&requests[6].body);
+    let both = pictures(&requests[7].body);
     assert_eq!(both.len(), 2);
     assert!(both[0] == first[0] && both[1] != first[0]);
-    assert!(requests[4].body.to_string().contains("\\\"Form\\\" at "), "the windows are told too");
+    assert!(requests[5].body.to_string().contains("\\\"Form\\\" at "), "the windows are told too");
     // The log contains the image's name; the bytes are fetched by that name.
-    let shown = events.events.iter().find(|event| event.is("call_ended") && event.call() == "turn-4-1.1");
+    let shown = events.events.iter().find(|event| event.is("call_ended") && event.call() == "turn-5-1.1");
     let image = &shown.unwrap().data()["result"]["images"][0];
     assert_eq!((&image["width"], &image["height"]), (&json!(1280), &json!(800)), "{image}");
     let picture = job.get(&format!("pictures/{}", image["digest"].as_str().unwrap())).expect(200);
     assert_eq!(picture.body, first[0]);
-    let display = events.output("turn-8-1.1", "stdout");
+    let display = events.output("turn-9-1.1", "stdout");
     assert!(display.starts_with("display :"), "programs find the desktop once it was used: {display}");
     server.assert_nothing_left();
 }

@@ -71,7 +71,8 @@ fn read_data(path: &Path) -> Vec<u8> {
     let Ok(mut file) = std::fs::File::open(path) else { return Vec::new() };
     let (mut bytes, mut at) = (Vec::new(), 0);
     while let Ok(start) = seek(&file, SeekFrom::Data(at)) {
-        let end = seek(&file, SeekFrom::Hole(start)).unwrap();
+        // A file that is being removed may have become shorter meanwhile.
+        let Ok(end) = seek(&file, SeekFrom::Hole(start)) else { break };
         seek(&file, SeekFrom::Start(start)).unwrap();
         (&mut file).take(end - start).read_to_end(&mut bytes).unwrap();
         at = end;

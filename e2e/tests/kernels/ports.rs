@@ -28,6 +28,10 @@ server.on('upgrade', (request, socket) => {
 server.listen(5173, '127.0.0.1');
 "#;
 
+/// Notices when a WebSocket of the page has received its first message.
+const WATCH_SOCKETS: &str = "globalThis.WebSocket = class extends WebSocket { constructor(...words) { \
+    super(...words); this.addEventListener('message', () => { globalThis.isGreeted = true; }); } };";
+
 fn start_tiny(sandbox: &Sandbox<'_>) {
     sandbox.put_file("message.txt", "first");
     sandbox.put_file("tiny.js", TINY_SERVER);
@@ -147,8 +151,12 @@ fn vite_project_hot_reloads_on_edit() {
     let _ = sandbox
         .exec("cd site && (setsid npx vite --port 5173 --strictPort > vite.log 2>&1 &) ; echo started");
     let browser = Browser::start();
-    let mut page = browser.open(&origin(&server, &sandbox, 5173));
+    let mut page = browser.open("about:blank");
+    page.ask("Page.addScriptToEvaluateOnNewDocument", &json!({"source": WATCH_SOCKETS}));
+    page.ask("Page.navigate", &json!({"url": origin(&server, &sandbox, 5173)}));
     page.wait_for("the site is there", "document.querySelector('#app h1')?.textContent === 'one'");
+    // Vite sends edits only to pages that are connected, and greets them.
+    page.wait_for("Vite has greeted the page", "globalThis.isGreeted === true");
     page.evaluate("window.kept = 'not reloaded'");
     sandbox.put_file("site/src/main.js", "document.querySelector('#app').innerHTML = '<h1>two</h1>';\nwindow.kept = window.kept || 1;\nimport.meta.hot.accept();\n");
     page.wait_for("the edit is there", "document.querySelector('#app h1')?.textContent === 'two'");

@@ -31,7 +31,7 @@ fn holder_works_in_the_notebook_pane_and_others_are_view_only() {
         "what the agent ran is there",
         "[...document.querySelectorAll('.jp-Notebook .cm-content')].some(cell => cell.innerText.includes('from the agent'))",
     );
-    frame.evaluate("location.href = '/lab/tree/mine.ipynb'");
+    frame.leave("location.href = '/lab/tree/mine.ipynb'");
     run_cell(
         &mut frame,
         "open('by-hand.txt', 'w').write(shared + ' and a hand'); print('written')",

@@ -38,8 +38,15 @@ fn named(text: &str) -> String {
 pub(crate) fn press(page: &mut Page, text: &str) {
     let button = named(text);
     let is_ready = format!("!{button}.disabled && {button}.getAttribute('aria-disabled') !== 'true'");
-    page.wait_for(&format!("there is {text}"), &format!("{button} !== undefined && {is_ready}"));
-    page.act(&format!("{button}.click()"));
+    let is_there = format!("{button} !== undefined && {is_ready}");
+    // A button that has been replaced or disabled since the last look is not pressed: the click would be lost.
+    let press = format!("{is_there} && ({button}.click(), true)");
+    loop {
+        page.wait_for(&format!("there is {text}"), &is_there);
+        if page.act(&press) == true {
+            return;
+        }
+    }
 }
 
 /// A JavaScript expression: the page shows this text.

@@ -38,7 +38,7 @@ fn panes_open_in_order_and_can_be_moved_and_resized() {
          for (let n = 0; n < 4; n += 1) line.dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowDown', bubbles: true})); })()",
     );
     page.wait_for("it is higher", &format!("{height} > {}", before + 10));
-    page.evaluate("location.reload()");
+    page.reload();
     page.wait_for("all is kept in the address", &order(&["Files", "Network", "Resources"]));
     page.wait_for("and in the browser", &format!("{height} > {}", before + 10));
 
@@ -64,7 +64,7 @@ fn panes_open_in_order_and_can_be_moved_and_resized() {
     });
     job.touch("go");
     page.wait_for("the job is over", &shows("Complete"));
-    page.evaluate("location.reload()");
+    page.reload();
     page.wait_for("resources are shown after the end", &format!("Number({charts}?.slice(11)) >= 1"));
     let limits = "document.querySelectorAll('.charts .limit').length";
     page.wait_for("with their limits", &format!("{limits} === 4"));

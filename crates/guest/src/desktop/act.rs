@@ -18,8 +18,8 @@ use crate::random::random_hex;
 /// How often to look for an awaited window, and for how long if the request sets no limit.
 const WINDOW_POLL_INTERVAL: Duration = Duration::from_millis(25);
 const WINDOW_TIMEOUT_S: f64 = 10.0;
-/// How long the window manager may take to focus a window.
-const FOCUS_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long the window manager may take to focus a window. One that accepts no input never gets the focus.
+const FOCUS_TIMEOUT: Duration = Duration::from_secs(20);
 /// How many output chunks the error message of a failed launch may include.
 const LAUNCH_CHUNKS: u64 = 8;
 /// A launch fails if the program exits with an error within this time.

@@ -20,7 +20,7 @@ use super::screenshot::SharedPixels;
 use super::{X_SOCKET, wallpaper};
 
 /// How long one action may wait for the X server.
-const X_TIMEOUT: Duration = Duration::from_secs(5);
+const X_TIMEOUT: Duration = Duration::from_secs(20);
 
 x11rb::atom_manager! {
     /// Atoms that window managers and clients share.

@@ -211,7 +211,7 @@ fn service(name: &'static str, program: Vec<String>, spec: &DesktopSpec, ready: 
         environment: environment(spec),
         directory: Some("/tmp".to_owned()),
         ready,
-        start_timeout_ms: 20_000,
+        start_timeout_ms: 60_000,
         idle_ms: Some(SERVICE_IDLE_MS),
         requires: Vec::new(),
     }

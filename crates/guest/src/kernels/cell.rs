@@ -19,6 +19,7 @@ use crate::kernels::connect::Channel;
 use crate::kernels::kernel::{ChannelMessage, Kernel, State};
 use crate::kernels::notebook::CellRecord;
 use crate::kernels::spec::{self, KernelSpec};
+use crate::kernels::wire::Message;
 use crate::kernels::{Kernels, displays, text};
 use crate::process;
 
@@ -27,8 +28,11 @@ use crate::process;
 const EXECUTION_START_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long to wait for the kernel's idle status after its reply.
 const IDLE_STATUS_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long to keep listening to kernels other than ipykernel after the idle status: Deno's kernel may publish
-/// results and output slightly later.
+/// Kernels other than ipykernel, such as Deno's, may publish results and output after the idle status. They get another
+/// request, and what they publish until they are idle again belongs to the cell. How long that may take: the cell of
+/// another client may come first.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long to keep listening to such a kernel after that.
 const LATE_OUTPUT_WAIT: Duration = Duration::from_millis(40);
 /// How often to submit a cell if the kernel ends before it receives the cell.
 const MAX_SUBMISSIONS: u32 = 2;
@@ -120,6 +124,17 @@ struct Progress {
     is_idle: bool,
     /// The code asked the kernel to exit.
     exits: bool,
+    flush: Flush,
+}
+
+/// The request that makes a kernel publish what belongs to a cell.
+#[derive(Debug, Default)]
+enum Flush {
+    #[default]
+    NotSent,
+    /// Its ID.
+    Sent(String),
+    Done,
 }
 
 impl RunningCell {
@@ -283,11 +298,16 @@ impl RunningCell {
         progress: &mut Progress,
     ) -> ExecEnd {
         loop {
-            let patience = match (&progress.replied, progress.is_idle) {
-                (None, _) => Duration::MAX,
-                (Some(_), false) => IDLE_STATUS_TIMEOUT,
-                (Some(_), true) if kernel.spec.speaks_ipc() => Duration::ZERO,
-                (Some(_), true) => LATE_OUTPUT_WAIT,
+            let is_over = progress.replied.is_some() && progress.is_idle;
+            if is_over && !kernel.spec.speaks_ipc() && matches!(progress.flush, Flush::NotSent) {
+                progress.flush = kernel.flush().await.map_or(Flush::Done, Flush::Sent);
+            }
+            let patience = match (&progress.replied, progress.is_idle, &progress.flush) {
+                (None, _, _) => Duration::MAX,
+                (Some(_), false, _) => IDLE_STATUS_TIMEOUT,
+                (Some(_), true, _) if kernel.spec.speaks_ipc() => Duration::ZERO,
+                (Some(_), true, Flush::Sent(_)) => FLUSH_TIMEOUT,
+                (Some(_), true, Flush::NotSent | Flush::Done) => LATE_OUTPUT_WAIT,
             };
             if patience.is_zero() {
                 return progress.replied.take().unwrap_or(ExecEnd::Code(0));
@@ -312,6 +332,8 @@ impl RunningCell {
         progress: &mut Progress,
     ) {
         kernel.interrupt().await;
+        // Whether the kernel obeys must not depend on what else it is asked.
+        progress.flush = Flush::Done;
         let grace = self.call.grace();
         match tokio::time::timeout(grace, self.listen(kernel, answers, progress)).await {
             Ok(ExecEnd::KernelDied(_)) => {
@@ -331,6 +353,12 @@ impl RunningCell {
             self.has_started.send_replace(true);
         }
         let message = received.message;
+        if matches!(&progress.flush, Flush::Sent(request) if *request == message.parent) {
+            if received.channel == Channel::Iopub && execution_state(&message).as_deref() == Some("idle") {
+                progress.flush = Flush::Done;
+            }
+            return;
+        }
         match (received.channel, message.kind.as_str()) {
             (Channel::Shell, "execute_reply") => {
                 let reply = message.value();
@@ -338,8 +366,7 @@ impl RunningCell {
                 progress.replied = Some(end_of(&reply));
             }
             (Channel::Iopub, "status") => {
-                progress.is_idle =
-                    message.value().get("execution_state").and_then(Value::as_str) == Some("idle");
+                progress.is_idle = execution_state(&message).as_deref() == Some("idle");
             }
             (Channel::Iopub, "stream") => {
                 let Some(printed) = text::printed(&message.content) else { return };
@@ -384,6 +411,11 @@ async fn sleep_or_wait_forever(time: Option<Duration>) {
         Some(time) => active_time::sleep(time).await,
         None => std::future::pending().await,
     }
+}
+
+/// The state that a status message reports.
+fn execution_state(message: &Message) -> Option<String> {
+    message.value().get("execution_state").and_then(Value::as_str).map(str::to_owned)
 }
 
 /// Whether the code of a cell has asked its kernel to exit, as `exit()` does.

@@ -70,6 +70,8 @@ pub(crate) struct ChannelMessage {
 
 struct PendingRequest {
     request: String,
+    /// A request that was sent after it to find out what the kernel still had to publish.
+    flush: Option<String>,
     sender: mpsc::Sender<ChannelMessage>,
 }
 
@@ -223,7 +225,9 @@ impl Kernel {
             }
         }
         let pending_request = self.pending_request.borrow().as_ref().and_then(|pending_request| {
-            (pending_request.request == received.message.parent).then(|| pending_request.sender.clone())
+            let parent = &received.message.parent;
+            let is_its = pending_request.request == *parent || pending_request.flush.as_ref() == Some(parent);
+            is_its.then(|| pending_request.sender.clone())
         });
         if let Some(sender) = pending_request {
             let _ = sender.send(received).await;
@@ -254,11 +258,26 @@ impl Kernel {
     ) -> Result<mpsc::Receiver<ChannelMessage>, String> {
         let request = self.next_request();
         let (sender, receiver) = mpsc::channel(MESSAGE_QUEUE_LENGTH);
-        self.pending_request.replace(Some(PendingRequest { request: request.clone(), sender }));
-        let message = self.signer.request(&request, kind, content);
-        let sent = self.shell.lock().await.write_all(&message).await;
-        sent.map_err(|error| format!("speaking to the kernel {}: {error}", self.spec.name))?;
+        self.pending_request.replace(Some(PendingRequest { request: request.clone(), flush: None, sender }));
+        self.send(&request, kind, content).await?;
         Ok(receiver)
+    }
+
+    /// Sends a request that does nothing after the pending one, and returns its ID. Its messages go to the same
+    /// receiver, after those that the kernel has published until then.
+    pub(crate) async fn flush(&self) -> Result<String, String> {
+        let request = self.next_request();
+        if let Some(pending_request) = self.pending_request.borrow_mut().as_mut() {
+            pending_request.flush = Some(request.clone());
+        }
+        self.send(&request, "kernel_info_request", &json!({})).await?;
+        Ok(request)
+    }
+
+    async fn send(&self, request: &str, kind: &str, content: &Value) -> Result<(), String> {
+        let message = self.signer.request(request, kind, content);
+        let sent = self.shell.lock().await.write_all(&message).await;
+        sent.map_err(|error| format!("speaking to the kernel {}: {error}", self.spec.name))
     }
 
     fn next_request(&self) -> String {

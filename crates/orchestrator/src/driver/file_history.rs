@@ -20,8 +20,9 @@ use crate::recorder::Recorder;
 
 /// Pause between two scans.
 const SCAN_INTERVAL: Duration = Duration::from_secs(1);
-/// Timeout of one scan; changes in a busy sandbox are found by the next scan.
-const TIMEOUT: Duration = Duration::from_secs(3);
+/// Timeout of one scan. What it would have found is found by the scan after the next call, which a job may not have
+/// for a long time.
+const TIMEOUT: Duration = Duration::from_secs(15);
 const MAX_LISTED: u32 = 5_000;
 const MAX_DEPTH: u32 = 20;
 /// Maximum number of files per event.

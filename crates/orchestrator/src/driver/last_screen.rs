@@ -13,7 +13,7 @@ use crate::driver::desktop::{desktop_spec, is_announced, is_running, store_scree
 use crate::error::OrchestratorError;
 
 /// How long the job waits for the screenshot.
-const TIMEOUT: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(15);
 /// A screenshot that the last call has taken this recently is good enough.
 const RECENT_MS: i64 = 5000;
 /// Step jobs without desktop that are shorter than this do not ask the guest whether there is one: decision 40.

@@ -29,7 +29,7 @@ pub(crate) const MIN_TIMEOUT_S: f64 = 0.001;
 /// Longer than the guest needs to kill a process that ignores signals.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long to wait for a link that is being opened.
-const LINK_TIMEOUT: Duration = Duration::from_secs(5);
+const LINK_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Orchestrator {
     /// Runs a command in the sandbox of a job and waits until it ends.

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use launcher::cgroup::{Group, Hierarchy};
@@ -42,6 +43,9 @@ impl Host {
         }
         config.landlock_only_dir = directory.path().join("shelters");
         config.cgroup_parent = CGROUP_PARENT.into();
+        // Far more than a busy machine needs: no test is about how fast sandboxes start and end.
+        config.start_timeout = Duration::from_secs(120);
+        config.stop_timeout = Duration::from_secs(60);
         let backend = NamespaceBackend::new(config.clone()).unwrap();
         Self { directory, config, backend }
     }
