@@ -174,7 +174,7 @@ fn looping_model_pauses_the_job_as_stuck_until_it_is_told_what_to_do() {
     job.post("resume", &json!({})).expect(202);
     e2e::wait_until("it has gone on", || scripted.model.requests().len() > asked);
     let resumed = scripted.model.requests()[asked].body.to_string();
-    assert!(resumed.contains("you were stuck, and a person lets you go on"), "{resumed}");
+    assert!(resumed.contains("you were stuck, and a user has resumed the job"), "{resumed}");
     e2e::wait_until("it works again and gets stuck again", || {
         scripted.model.requests().len() > asked + 3 && job.status()["detail"] == "paused: stuck"
     });

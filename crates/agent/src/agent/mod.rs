@@ -215,7 +215,7 @@ impl Agent {
         match self.conversation.stuck().verdict() {
             Verdict::Stuck(reason) if self.conversation.open_calls().next().is_none() => {
                 let text =
-                    format!("you were stuck, and a person lets you go on: {reason}. Choose another way now");
+                    format!("you were stuck, and a user has resumed the job: {reason}. Try a different approach now");
                 let notice = Notice { code: NoticeCode::Resumed, text };
                 host.record(vec![AgentEvent::Notified(notice)]).await
             }

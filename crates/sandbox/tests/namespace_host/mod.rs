@@ -40,7 +40,7 @@ impl Host {
         if !rustix::process::geteuid().is_root() {
             config.slots_dir = directory.path().join("slots");
         }
-        config.landlock_only_dir = directory.path().join("shelters");
+        config.landlock_only_dir = directory.path().join("landlock");
         config.cgroup_parent = CGROUP_PARENT.into();
         let backend = NamespaceBackend::new(config.clone()).unwrap();
         Self { directory, config, backend }

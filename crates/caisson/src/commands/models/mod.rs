@@ -89,7 +89,7 @@ fn describe(survey: &ModelStatus) -> String {
             format!("{}: {words}\n", colours.paint("33", "agents have no model"))
         }
     };
-    let mut table = Table::new(&["MODEL", "CONTEXT", "TOOLS", "PICTURES", "PRICE", "FROM"]);
+    let mut table = Table::new(&["MODEL", "CONTEXT", "TOOLS", "IMAGES", "PRICE", "FROM"]);
     let mut has_rows = false;
     for source in sources {
         for offer in &source.models {
