@@ -60,6 +60,7 @@ impl Agent {
         let part = judgement.about.filter(|about| *about != shown.trim());
         let part = part.map_or(String::new(), |part| format!("; what it is about: `{}`", shorten(&part)));
         let rule = judgement.rule.map_or(String::new(), |rule| format!(" (rule `{rule}`)"));
+        let because = judgement.reason.as_ref().map_or(String::new(), |reason| format!(" Reason: {reason}."));
         let reason = judgement.reason.map_or(String::new(), |reason| format!(": {reason}"));
         match judgement.decision {
             Decision::Allow => Admission::Run(tool),
@@ -77,7 +78,7 @@ impl Agent {
                     id: tools::request_id(&self.conversation),
                     kind: RequestKind::Command,
                     call: call.id.clone(),
-                    text: format!("May the agent {} this {noun}?{reason}", verb(noun)),
+                    text: format!("May the agent {} this {noun}?{because}", verb(noun)),
                     options: Vec::new(),
                     plan: None,
                     command: Some(shown),

@@ -27,7 +27,8 @@ pub(super) enum Detail {
 
 /// In the status for a small model, which otherwise repeats the same work because nothing tells it that it may
 /// finish.
-const WEAK_STATUS: &str = "\nDo the next thing that the task still needs, with a tool. If nothing is missing, call `finish`.";
+const WEAK_STATUS: &str =
+    "\nDo the next thing that the task still needs, with a tool. If nothing is missing, call `finish`.";
 
 pub(super) fn system_prompt(
     settings: &AgentSettings,

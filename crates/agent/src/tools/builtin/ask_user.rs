@@ -67,8 +67,7 @@ impl Tool for AskUser {
                 ToolEnd::done("no user answered in time: use your own judgement").into()
             }
             Some((_, Reply::Answered(answer))) => {
-                ToolEnd::done(format!("the user answers: {}", answer.text.as_deref().unwrap_or("yes")))
-                    .into()
+                ToolEnd::done(format!("the user answers: {}", answer.text.as_deref().unwrap_or("yes"))).into()
             }
         })
     }
