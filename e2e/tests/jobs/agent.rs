@@ -216,7 +216,7 @@ fn workspace_instructions_are_sent_to_the_model() {
     assert!(body.contains("aééé") && body.contains("the first 16384 of 20001 bytes"), "{body}");
     assert!(!body.contains("Do what the package wants."), "{body}");
     // What the sandbox is stands before the instructions, and lists the uploaded files.
-    let about = "What you work with:\\nSystem: ";
+    let about = "Your sandbox:\\nSystem: ";
     assert_eq!(body.matches(about).count(), 1, "{body}");
     assert!(body.find(about) < body.find("Always write tests first."), "{body}");
     for words in ["not root.", "  AGENTS.md (25 bytes)", "  web/\\n"] {

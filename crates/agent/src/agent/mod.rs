@@ -291,7 +291,7 @@ impl Agent {
         let conversation = &self.conversation;
         let budget = conversation.budget();
         if let Some(reached) = budget.reached(conversation.spent(), host.worked().as_secs()) {
-            let reason = format!("{reached}; resume the job with a larger budget; nothing is lost");
+            let reason = format!("{reached}. Resume the job with a larger budget; nothing is lost");
             return Some(out_of_budget(reason));
         }
         let unpriced = self.model.unpriced().filter(|_| budget.money_usd.is_some())?;
@@ -325,7 +325,7 @@ impl Agent {
         let limit = self.conversation.budget().wall_s.unwrap_or_default();
         self.budget_ending(host).unwrap_or_else(|| {
             out_of_budget(format!(
-                "{limit} of {limit} seconds of work are used; resume the job with a larger budget; nothing is lost"
+                "{limit} of {limit} seconds of work are used. Resume the job with a larger budget; nothing is lost"
             ))
         })
     }
