@@ -206,8 +206,8 @@ mod tests {
     fn text_output_shows_used_and_available_models_and_errors() {
         let text = describe(&survey());
         assert!(text.starts_with("agents have no model: none is configured"), "{text}");
-        assert!(text.contains("anthropic/a  1M       prompt  yes       2 / 10  anthropic\n"), "{text}");
-        assert!(text.contains("anthropic/b  1M       prompt  yes       ?       anthropic\n"), "{text}");
+        assert!(text.contains("anthropic/a  1M       prompt  yes     2 / 10  anthropic\n"), "{text}");
+        assert!(text.contains("anthropic/b  1M       prompt  yes     ?       anthropic\n"), "{text}");
         assert!(text.ends_with("cannot list models of gemini: cannot reach it\n"), "{text}");
     }
 
