@@ -10,7 +10,7 @@ use crate::sys::Agent;
 /// The usage message.
 pub(crate) const USAGE: &str = "usage: caisson-guest serve (--listen-fd N | --listen PATH) (--state-fd N | --state DIRECTORY) \
     --workspace DIRECTORY [--home DIRECTORY] [--agent-uid N] [--agent-gid N] [--egress-port N | --egress-fd N] [--link-access user|group] \
-    [--shelter DIRECTORY --readable PATH:... --devices PATH:...]\n       caisson-guest relay --socket PATH";
+    [--landlock-only DIRECTORY --readable PATH:... --devices PATH:...]\n       caisson-guest relay --socket PATH";
 
 /// Where the guest accepts links.
 #[derive(Debug, PartialEq, Eq)]
@@ -127,7 +127,7 @@ impl Options {
             "--agent-gid" => self.agent_gid = Some(number(name, &value)?),
             "--egress-port" => self.egress = Some(Egress::Port(number(name, &value)?)),
             "--egress-fd" => self.egress = Some(Egress::Descriptor(number(name, &value)?)),
-            "--shelter" => self.landlock_only = Some(value.into()),
+            "--landlock-only" => self.landlock_only = Some(value.into()),
             "--readable" => self.readable = landlock_only::paths(&value),
             "--devices" => self.devices = landlock_only::paths(&value),
             _ => return Err(GuestError::Usage(format!("unknown option {name}\n{USAGE}"))),

@@ -65,11 +65,11 @@ pub fn what_happened(body: &EventBody) -> String {
         EventBody::ControlRequested { request } => {
             format!("asked to {}", format!("{request:?}").to_lowercase())
         }
-        EventBody::IdleTimeoutChanged { idle_ms } => format!("may be idle for {} s", idle_ms / 1000),
+        EventBody::IdleTimeoutChanged { idle_ms } => format!("ttl set to {} s", idle_ms / 1000),
         EventBody::TimeLimitChanged { before_ms, after_ms } => {
             format!("time limit changed from {} s to {} s", before_ms / 1000, after_ms / 1000)
         }
-        EventBody::SandboxRequested { sandbox } => format!("sandbox {sandbox} is being made"),
+        EventBody::SandboxRequested { sandbox } => format!("creating sandbox {sandbox}"),
         EventBody::SandboxReady { unenforced, .. } => {
             let mut line = "sandbox ready".to_owned();
             for limit in unenforced {
@@ -79,7 +79,7 @@ pub fn what_happened(body: &EventBody) -> String {
         }
         EventBody::SandboxLost { detail, steps_kept, kernels, .. } => {
             let mut line = format!(
-                "sandbox lost: {detail}; the workspace goes back to where it was after {steps_kept} steps"
+                "sandbox lost: {detail}; the workspace returns to its state after {steps_kept} steps"
             );
             for kernel in kernels {
                 let _ = write!(line, "\nthe kernel {} was lost with it: {}", kernel.name, kernel.gone());
@@ -123,13 +123,13 @@ pub fn what_happened(body: &EventBody) -> String {
         }
         EventBody::Note { text } => text.clone(),
         EventBody::TurnStarted(turn) => {
-            format!("turn {}: asking {} ({} tokens)", turn.turn, turn.model, turn.prompt_tokens)
+            format!("turn {}: calling {} ({} tokens)", turn.turn, turn.model, turn.prompt_tokens)
         }
         EventBody::ModelAnswered(answered) => describe_answer(answered),
         EventBody::PlanChanged { plan, .. } => format!("plan:\n{}", plan.to_text()),
         EventBody::NoteSaved { name, text } => format!("note {name}: {text}"),
-        EventBody::MessageReceived { text } => format!("a person says: {text}"),
-        EventBody::InputRequested(request) => format!("{} waits for a person: {}", request.id, request.text),
+        EventBody::MessageReceived { text } => format!("message from a user: {text}"),
+        EventBody::InputRequested(request) => format!("{} waits for a user: {}", request.id, request.text),
         EventBody::InputAnswered { id, answer } => match answer {
             Some(answer) => {
                 format!("{id} was answered: {}", serde_json::to_string(answer).unwrap_or_default())
@@ -139,7 +139,7 @@ pub fn what_happened(body: &EventBody) -> String {
         EventBody::BudgetChanged { budget } => {
             format!("budget: {}", serde_json::to_string(budget).unwrap_or_default())
         }
-        EventBody::AgentNotified(notice) => format!("told: {}", shorten(&notice.text, 2000)),
+        EventBody::AgentNotified(notice) => format!("notice to the agent: {}", shorten(&notice.text, 2000)),
         EventBody::ContextChanged(context::EntryBody::Window(window)) => format!(
             "context: prompts of at most {} tokens for {}, {} tools",
             window.budget_tokens,
@@ -150,7 +150,7 @@ pub fn what_happened(body: &EventBody) -> String {
             format!("context: {}", shorten(&serde_json::to_string(entry).unwrap_or_default(), 300))
         }
         EventBody::ModelAnswerLost(lost) => format!(
-            "no answer of {}, but {} tokens in, {} out{}: {}",
+            "no answer from {}, but {} tokens in, {} out{}: {}",
             lost.model,
             lost.usage.prompt(),
             lost.usage.output,
@@ -165,7 +165,7 @@ pub fn what_happened(body: &EventBody) -> String {
         EventBody::FilesChanged(changed) => describe_files(changed),
         EventBody::UserAction(action) => action.describe(),
         EventBody::AuditFileStored(stored) => format!("{}, {} bytes", stored.name, stored.bytes),
-        EventBody::PayloadDropped { kind } => format!("{kind}: what it said was dropped by retention"),
+        EventBody::PayloadDropped { kind } => format!("{kind}: payload dropped by retention"),
     }
 }
 
@@ -190,9 +190,9 @@ fn describe_answer(answered: &agent::ModelAnswered) -> String {
 fn describe_summary(made: &agent::SummaryCreated) -> String {
     let cost = made.cost.map_or(String::new(), |cost| format!(", {cost}"));
     let came = match (&made.summary, &made.problem) {
-        (Some(_), _) => "summed up",
-        (None, Some(problem)) => &format!("not summed up ({problem})"),
-        (None, None) => "not summed up",
+        (Some(_), _) => "summarized",
+        (None, Some(problem)) => &format!("not summarized ({problem})"),
+        (None, None) => "not summarized",
     };
     format!(
         "{} {came} by {}: {} tokens in, {} out{cost}",
@@ -206,7 +206,7 @@ fn describe_summary(made: &agent::SummaryCreated) -> String {
 fn describe_files(changed: &FilesChanged) -> String {
     const MAX_NAMED: usize = 20;
     let name = |file: &FileChange| match file.is_removed {
-        true => format!("{} (gone)", file.path),
+        true => format!("{} (deleted)", file.path),
         false => format!("{} ({} bytes)", file.path, file.size),
     };
     let named: Vec<String> = changed.files.iter().take(MAX_NAMED).map(name).collect();

@@ -58,7 +58,7 @@ fn run_script_starts_and_stops_a_server_twice_with_sudo() {
 fn run_script_reports_why_a_server_cannot_start() {
     let checkout = Checkout::new(0);
     let taken = TcpListener::bind(("127.0.0.1", checkout.port)).unwrap();
-    checkout.expect(&["start"], 1, "is taken by another program");
+    checkout.expect(&["start"], 1, "another program uses");
     drop(taken);
     fs::create_dir(checkout.folder.path().join("data/caisson.db")).unwrap();
     let said = checkout.expect(&["start"], 1, "the server has ended; its log is");

@@ -179,7 +179,7 @@ fn looping_model_pauses_the_job_as_stuck_until_it_is_told_what_to_do() {
     job.post("resume", &json!({})).expect(202);
     e2e::wait_until("it has gone on", || scripted.model.requests().len() > asked);
     let resumed = scripted.model.requests()[asked].body.to_string();
-    assert!(resumed.contains("you were stuck, and a person lets you go on"), "{resumed}");
+    assert!(resumed.contains("you were stuck, and a user has resumed the job"), "{resumed}");
     e2e::wait_until("it works again and gets stuck again", || {
         scripted.model.requests().len() > asked + 3 && job.status()["detail"] == "paused: stuck"
     });
@@ -221,7 +221,7 @@ fn workspace_instructions_are_sent_to_the_model() {
     assert!(body.contains("aééé") && body.contains("the first 16384 of 20001 bytes"), "{body}");
     assert!(!body.contains("Do what the package wants."), "{body}");
     // What the sandbox is stands before the instructions, and lists the uploaded files.
-    let about = "What you work with:\\nSystem: ";
+    let about = "Your sandbox:\\nSystem: ";
     assert_eq!(body.matches(about).count(), 1, "{body}");
     assert!(body.find(about) < body.find("Always write tests first."), "{body}");
     for words in ["not root.", "  AGENTS.md (25 bytes)", "  web/\\n"] {

@@ -119,7 +119,7 @@ fn question_pauses_the_job_until_a_user_answers() {
     scripted.server.restart();
     job.post(&path, &json!({"text": "blue"})).expect(202);
     events.until_end();
-    assert!(scripted.model.requests()[1].body.to_string().contains("the person answers: blue"));
+    assert!(scripted.model.requests()[1].body.to_string().contains("the user answers: blue"));
     assert_eq!(job.get("requests").expect(200).json()["requests"], json!([]));
 }
 
@@ -147,7 +147,7 @@ fn plan_is_accepted_with_the_users_edits() {
     job.post("requests/request-1", &json!({"plan": {"items": [{"text": "your way"}]}})).expect(202);
     events.until_end();
     assert_eq!(job.status()["agent"]["plan"]["items"][0]["text"], "your way");
-    assert!(scripted.model.requests()[1].body.to_string().contains("a person has edited the plan"));
+    assert!(scripted.model.requests()[1].body.to_string().contains("the user has edited the plan"));
 }
 
 #[test]

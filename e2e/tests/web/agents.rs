@@ -134,5 +134,5 @@ fn command_approval_is_shown_to_both_viewers() {
         page.assert_no_exceptions();
     }
     let asked: Vec<String> = played.model.requests().iter().map(|request| request.body.to_string()).collect();
-    assert!(asked[1].contains("the person answers: blue"), "{}", asked[1]);
+    assert!(asked[1].contains("the user answers: blue"), "{}", asked[1]);
 }

@@ -105,7 +105,7 @@ fn job_without_a_model_shows_the_choices_and_nothing_useless() {
     let job = server.schedule(&json!({"task": "wait for a model"}));
     let browser = Browser::start();
     let mut page = open(&browser, &server, &format!("#/jobs/{}", job.id));
-    page.wait_for("the choices are there", &shows("/etc/caisson/caisson.toml"));
+    page.wait_for("the choices are there", &shows("Other ways to set up a model"));
     press(&mut page, "Check again");
     page.wait_for("it was asked again", &shows("Still no model."));
     let offered = page.evaluate(

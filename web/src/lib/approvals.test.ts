@@ -10,7 +10,7 @@ test('every kind of card has a title and says what each of its buttons does', ()
 });
 
 test('a card says what happens without an answer and when', () => {
-  expect(withoutAnswer(ask('command', { deadline_ms: 3_600_000 * 23 }), 0, 0)).toBe('In 23 h, it is not run and the agent continues.');
+  expect(withoutAnswer(ask('command', { deadline_ms: 3_600_000 * 23 }), 0, 0)).toBe('The request expires in 23 h; then the command does not run and the agent continues.');
   expect(withoutAnswer(ask('question'), 0, 0)).toBe('The job waits for an answer.');
   expect(withoutAnswer(ask('egress'), 0, 0)).toContain('fails at once');
   expect(withoutAnswer(ask('egress'), 30_000, 0)).toContain('fails after 30 s');

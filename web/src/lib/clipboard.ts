@@ -4,6 +4,10 @@ export async function copyText(text: string, place?: HTMLElement | null): Promis
     await navigator.clipboard.writeText(text);
     return true;
   } catch {
+    if (place instanceof HTMLInputElement) {
+      place.select();
+      return false;
+    }
     const range = document.createRange();
     if (place) range.selectNodeContents(place);
     getSelection()?.removeAllRanges();

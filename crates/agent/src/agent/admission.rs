@@ -18,8 +18,8 @@ use crate::tools::AnyTool;
 /// State-changing tools that the model may call before the plan is accepted.
 const ALLOWED_BEFORE_PLAN: [&str; 4] = ["plan", "ask_user", "finish", "notes"];
 /// The refusal of everything else.
-const BEFORE_PLAN: &str = "not done: a person must accept your plan first. Until then only look at things: read files, and run \
-    commands that change nothing, such as `ls`, `wc`, `grep` or `git log`, without writing into files. Then call `plan`";
+const BEFORE_PLAN: &str = "not done: a user must accept your plan first. Until then, read files and run only commands that change \
+    nothing, such as `ls`, `wc`, `grep` or `git log`, without redirecting output into files. Then call `plan`";
 /// How many characters of the beginning and end of one argument an approval request shows.
 const SHOWN_HEAD: usize = 800;
 const SHOWN_TAIL: usize = 400;
@@ -60,6 +60,7 @@ impl Agent {
         let part = judgement.about.filter(|about| *about != shown.trim());
         let part = part.map_or(String::new(), |part| format!("; what it is about: `{}`", shorten(&part)));
         let rule = judgement.rule.map_or(String::new(), |rule| format!(" (rule `{rule}`)"));
+        let because = judgement.reason.as_ref().map_or(String::new(), |reason| format!(" Reason: {reason}."));
         let reason = judgement.reason.map_or(String::new(), |reason| format!(": {reason}"));
         match judgement.decision {
             Decision::Allow => Admission::Run(tool),
@@ -68,16 +69,16 @@ impl Agent {
             Decision::Ask => match self.conversation.request_of(&call.id) {
                 Some((_, Reply::Answered(answer))) if answer.is_accepted() => Admission::Run(tool),
                 Some((_, Reply::Answered(answer))) => refuse(format!(
-                    "not run: a person has refused this {noun}: {}",
+                    "not run: the user refused this {noun}: {}",
                     answer.text.as_deref().unwrap_or("no reason given")
                 )),
-                Some((_, Reply::TimedOut)) => refuse(format!("not run: nobody allowed this {noun} in time")),
+                Some((_, Reply::TimedOut)) => refuse(format!("not run: no user allowed this {noun} in time")),
                 Some((request, Reply::Open)) => Admission::Ask(Box::new(request.clone())),
                 None => Admission::Ask(Box::new(InputRequest {
                     id: tools::request_id(&self.conversation),
                     kind: RequestKind::Command,
                     call: call.id.clone(),
-                    text: format!("May the agent {} this {noun}?{reason}", verb(noun)),
+                    text: format!("May the agent {} this {noun}?{because}", verb(noun)),
                     options: Vec::new(),
                     plan: None,
                     command: Some(shown),

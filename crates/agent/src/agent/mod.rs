@@ -214,8 +214,9 @@ impl Agent {
         self.apply_new_events(host).await?;
         match self.conversation.stuck().verdict() {
             Verdict::Stuck(reason) if self.conversation.open_calls().next().is_none() => {
-                let text =
-                    format!("you were stuck, and a person lets you go on: {reason}. Choose another way now");
+                let text = format!(
+                    "you were stuck, and a user has resumed the job: {reason}. Try a different approach now"
+                );
                 let notice = Notice { code: NoticeCode::Resumed, text };
                 host.record(vec![AgentEvent::Notified(notice)]).await
             }
@@ -290,7 +291,7 @@ impl Agent {
         let conversation = &self.conversation;
         let budget = conversation.budget();
         if let Some(reached) = budget.reached(conversation.spent(), host.worked().as_secs()) {
-            let reason = format!("{reached}; resume it with a larger budget, nothing is lost");
+            let reason = format!("{reached}. Resume the job with a larger budget; nothing is lost");
             return Some(out_of_budget(reason));
         }
         let unpriced = self.model.unpriced().filter(|_| budget.money_usd.is_some())?;
@@ -324,7 +325,7 @@ impl Agent {
         let limit = self.conversation.budget().wall_s.unwrap_or_default();
         self.budget_ending(host).unwrap_or_else(|| {
             out_of_budget(format!(
-                "{limit} of {limit} seconds of work are used; resume it with a larger budget, nothing is lost"
+                "{limit} of {limit} seconds of work are used. Resume the job with a larger budget; nothing is lost"
             ))
         })
     }

@@ -132,7 +132,7 @@ impl Agent {
         let (budget, spent) = (self.conversation.budget(), self.conversation.spent());
         let cost = |usage: &Usage| self.model.cost_at_most(usage);
         let most = budget::answer_tokens(budget, spent, prompt_tokens, cost)
-            .map_err(|problem| format!("{problem}; resume it with a larger budget, nothing is lost"))?;
+            .map_err(|problem| format!("{problem}. Resume the job with a larger budget; nothing is lost"))?;
         let engine = self.conversation.engine();
         // A rejected prompt has shown that the window is smaller than it was said to be.
         let missing = self.window.budget_tokens.saturating_sub(engine.budget_tokens());

@@ -44,7 +44,8 @@ pub(crate) const PROCESS_TOOL: &str = "process";
 pub(crate) const FINISH_TOOL: &str = "finish";
 
 /// The notice to a model whose `finish` a message from a person overtook.
-const NOT_OVER: &str = "a message from the user came before the work could end, so it goes on: do what the message asks, then call finish again";
+const NOT_OVER: &str =
+    "a message from the user arrived before the work ended: do what the message asks, then call finish again";
 
 /// Whether the model accepts images.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -357,6 +357,6 @@ mod tests {
         watch.on_answer(0, false);
         watch.nudged();
         (0..3).for_each(|_| watch.on_answer(0, false));
-        assert!(matches!(watch.verdict(), Verdict::Stuck(why) if why.starts_with("an empty answer came (4")));
+        assert!(matches!(watch.verdict(), Verdict::Stuck(why) if why.starts_with("the answer was empty (4")));
     }
 }

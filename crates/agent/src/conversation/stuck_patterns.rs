@@ -50,7 +50,7 @@ pub(super) const EMPTY_ANSWER: Pattern = Pattern {
     nudge_at: 1,
     pause_at: 4,
     is_of_calls: false,
-    text: "an empty answer came; call a tool to go on, or finish when everything is done",
+    text: "the answer was empty; call a tool to continue, or finish when everything is done",
 };
 pub(super) const BAD_CALLS: Pattern = Pattern {
     nudge_at: 3,

@@ -27,7 +27,8 @@ pub(super) enum Detail {
 
 /// In the status for a small model, which otherwise repeats the same work because nothing tells it that it may
 /// finish.
-const WEAK_STATUS: &str = "\nDo the next thing that the task still needs, with a tool. If nothing is missing any more, call `finish`.";
+const WEAK_STATUS: &str =
+    "\nDo the next thing that the task still needs, with a tool. If nothing is missing, call `finish`.";
 
 pub(super) fn system_prompt(
     settings: &AgentSettings,
@@ -43,10 +44,10 @@ pub(super) fn system_prompt(
     }
     let _ = writeln!(text, "\nThe network: {egress}");
     if settings.approve_plan {
-        text += "A person accepts the plan first: until then only look, do not change anything.\n";
+        text += "A user must accept the plan first. Until then, read only: do not change anything.\n";
     }
     if !settings.acceptance.is_empty() {
-        text += "These commands must succeed before `finish` counts; run them yourself first:\n";
+        text += "These commands must succeed before `finish` is accepted; run them yourself first:\n";
         for command in &settings.acceptance {
             let _ = writeln!(text, "  {command}");
         }

@@ -36,8 +36,8 @@ async fn finish_is_refused_while_points_of_the_plan_are_open() {
     assert_eq!(agent.run(&host).await.unwrap(), done("all done"));
     let results = host.results();
     for refused in &results[1..3] {
-        assert!(refused.contains("- point 2 of the plan is open: test\n"), "{refused}");
-        assert!(!refused.contains("build") && refused.contains("with a `reason`"), "{refused}");
+        assert!(refused.contains("- item 2 of the plan is open: test\n"), "{refused}");
+        assert!(!refused.contains("build") && refused.contains("With a `reason`"), "{refused}");
     }
     assert_eq!(results.len(), 5, "{results:?}");
 }

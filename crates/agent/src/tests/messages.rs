@@ -76,5 +76,5 @@ async fn a_logged_finish_after_an_unread_message_does_not_end_the_work() {
     log.extend([late, crate::SequencedEvent { sequence: finished.sequence + 1, ..finished }]);
     let conversation = replay(&log).unwrap().unwrap();
     assert_eq!(conversation.finished(), None);
-    assert!(conversation.notices()[0].contains("came before the work could end"));
+    assert!(conversation.notices()[0].contains("arrived before the work ended"));
 }

@@ -214,7 +214,7 @@ async fn a_question_waits_for_its_answer() {
     let answer = InputAnswer { text: Some("blue".into()), ..InputAnswer::default() };
     host.append(AgentEvent::InputAnswered { id: request.id, answer: Some(answer) });
     assert_eq!(agent.run(&host).await.unwrap(), done("all done"));
-    assert_eq!(host.results()[0], "the person answers: blue");
+    assert_eq!(host.results()[0], "the user answers: blue");
 }
 
 #[tokio::test]

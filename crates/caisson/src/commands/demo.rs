@@ -48,10 +48,17 @@ pub(crate) async fn run(arguments: DemoArguments) -> Result<ExitCode> {
     let is_named = arguments.server.url.is_some() || client_environment::named_url().is_some();
     let ended = if is_named { on_server(arguments).await } else { here(arguments).await };
     if ended.as_ref().is_ok_and(|code| *code == ExitCode::SUCCESS) {
-        say("\nNext, run your own task. Start a server with a model and its key:\n  \
-             ANTHROPIC_API_KEY=... CAISSON_MODEL=anthropic/claude-sonnet-5 caisson serve\n\
-             or start a local model (Ollama, llama.cpp), which Caisson detects; `caisson models` lists what it found. Then:\n  \
-             caisson run \"Write a poem about caissons into poem.txt\"");
+        let model = if is_named {
+            "Choose a model for the server:\n  caisson models set --provider anthropic --model claude-sonnet-5\n"
+        } else {
+            "Start a server with a model and its key:\n  \
+             ANTHROPIC_API_KEY=... CAISSON_MODEL=anthropic/claude-sonnet-5 caisson serve\n"
+        };
+        say(&format!(
+            "\nNext, run your own task. {model}\
+             or start a local model (Ollama, llama.cpp), which the server detects; `caisson models` lists what it found. Then:\n  \
+             caisson run \"Write a poem about caissons into poem.txt\""
+        ));
     }
     ended
 }

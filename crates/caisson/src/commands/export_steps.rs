@@ -300,7 +300,7 @@ mod tests {
         let mut events = vec![json!({"kind": "job_created", "data": {"spec": spec}})];
         let good = json!({"status": "succeeded"});
         let refused = json!({"status": "failed", "code": "call_not_run",
-            "reason": "not done: a person must accept your plan first"});
+            "reason": "not done: a user must accept your plan first"});
         // The text decides nothing: this command ran and printed it.
         let ran = json!({"status": "failed", "code": "exit_code", "reason": "not done: 3 tests left"});
         events.extend(call("turn-1-1", "shell", &json!({"command": "rm x"}), &refused));

@@ -136,6 +136,9 @@ async fn follow_job(
             print_json(&accepted)?;
         } else {
             print(&format!("{id}\n"))?;
+            if let Some(hint) = accepted["hint"].as_str() {
+                say(hint);
+            }
         }
         return Ok(ExitCode::SUCCESS);
     }

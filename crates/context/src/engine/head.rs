@@ -133,7 +133,7 @@ impl Head {
 }
 
 /// The heading of a repository map. It shows that the map is not a person's message.
-const MAP: &str = "Map of the repository, made by this program";
+const MAP: &str = "Map of the repository, made by Caisson";
 /// The heading of a plan at its place in the history.
 const PLAN: &str = "Your plan:\n";
 const NOTE: (&str, &str) = ("Your note `", "`:");
@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn plans_and_notes_have_headings_only_in_the_history() {
         assert_eq!(plan_text("1. [ ] look\n"), "Your plan:\n1. [ ] look\n");
-        assert_eq!(map_text("a.rs\n"), "Map of the repository, made by this program:\na.rs\n");
+        assert_eq!(map_text("a.rs\n"), "Map of the repository, made by Caisson:\na.rs\n");
         assert_eq!(note_text("the\nport", "8080"), "Your note `the port`:\n8080");
         let mut head = Head::default();
         head.keep(&item(1, ItemKind::Plan, plan_text("1. [ ] look\n")));

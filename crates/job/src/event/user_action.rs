@@ -76,17 +76,17 @@ impl UserAction {
         let bytes = self.bytes.unwrap_or_default();
         let description = match self.what {
             UserActionKind::FilePut => format!("put {path} ({bytes} bytes)"),
-            UserActionKind::DirectoryMade => format!("made the directory {path}"),
-            UserActionKind::LinkMade => format!("made {path} a link to {to}"),
+            UserActionKind::DirectoryMade => format!("created the directory {path}"),
+            UserActionKind::LinkMade => format!("created the link {path} to {to}"),
             UserActionKind::FileMoved => format!("moved {path} to {to}"),
             UserActionKind::FileDeleted => format!("deleted {path}"),
-            UserActionKind::StdinGiven => format!("wrote {bytes} bytes to its standard input"),
-            UserActionKind::TerminalJoined => format!("came to the terminal {name}"),
+            UserActionKind::StdinGiven => format!("wrote {bytes} bytes to stdin"),
+            UserActionKind::TerminalJoined => format!("joined the terminal {name}"),
             UserActionKind::KernelInterrupted => format!("interrupted the kernel {name}"),
             UserActionKind::KernelRestarted => format!("restarted the kernel {name}"),
         };
         match &self.failed {
-            Some(why) => format!("{description}: in vain, {why}"),
+            Some(why) => format!("{description}: failed, {why}"),
             None => description,
         }
     }

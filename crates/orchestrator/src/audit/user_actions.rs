@@ -95,6 +95,6 @@ mod tests {
         assert_eq!(put.describe(), "put a.txt (2 bytes)");
         let moved = UserAction::to_file(UserActionKind::FileMoved, "a").with_target("b");
         let failed = UserAction { failed: Some("there is no file `a`".into()), ..moved };
-        assert_eq!(failed.describe(), "moved a to b: in vain, there is no file `a`");
+        assert_eq!(failed.describe(), "moved a to b: failed, there is no file `a`");
     }
 }

@@ -109,8 +109,8 @@ fn request_of(question: &Question, rule: &str, number: u32, kind: JobKind) -> In
         kind: RequestKind::Egress,
         call: call.to_owned(),
         text: format!(
-            "{who} wants to reach {}. May it? {}. Allowed once, this goes through and nothing else; for the rest of the {noun}, \
-             all that the rule `{rule}` allows.",
+            "{who} tries to connect to {}. Allow it? {}. Allowed once, only this connection succeeds; for the rest of the {noun}, \
+             everything that the rule `{rule}` allows.",
             question.target, question.refusal.reason
         ),
         options: Vec::new(),

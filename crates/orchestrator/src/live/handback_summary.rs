@@ -67,7 +67,7 @@ pub(crate) fn describe_changes(
     files: Option<(&Snapshot, &Snapshot)>,
     commands: &[String],
 ) -> String {
-    let mut text = format!("[Not from the person] {by} has worked in your sandbox and gives it back to you.");
+    let mut text = format!("[Not from the user] {by} worked in your sandbox and has handed it back to you.");
     if commands.is_empty() {
         text += "\nNo commands were run.";
     } else {
@@ -80,7 +80,7 @@ pub(crate) fn describe_changes(
         }
     }
     let Some((before, after)) = files else {
-        return text + "\nWhich files have changed is not known.";
+        return text + "\nIt is not known which files have changed.";
     };
     let mut changes = before.changes_until(after);
     if changes.is_empty() {
@@ -93,10 +93,10 @@ pub(crate) fn describe_changes(
             text += &format!(", and {more} more");
         }
     }
-    text += &format!(" (not looked into: {}).", SKIPPED_FOLDERS.join(", "));
+    text += &format!(" (not checked: {}).", SKIPPED_FOLDERS.join(", "));
     if before.is_cut || after.is_cut {
         text += &format!(
-            "\nThe workspace has more than {MOST_ENTRIES} files and folders: of the others nobody knows; look yourself."
+            "\nThe workspace has more than {MOST_ENTRIES} files and folders; changes to the others are not listed, so check them yourself."
         );
     }
     text
@@ -116,7 +116,7 @@ mod tests {
         let after = snapshot(&[("a", 1), ("b", 2), ("d", 1)], false);
         let text = describe_changes("Ada", Some((&before, &after)), &["make".to_owned()]);
         assert!(text.contains("Ada") && text.contains("\n  make"), "{text}");
-        assert!(text.contains("Files: changed b, made d, removed c (not looked into: "), "{text}");
+        assert!(text.contains("Files: changed b, made d, removed c (not checked: "), "{text}");
         assert!(!text.contains("more than"), "{text}");
     }
 
@@ -127,6 +127,6 @@ mod tests {
         let text = describe_changes("Ada", Some((&before, &after)), &[]);
         assert!(text.contains("Files: changed b (not"), "{text}");
         assert!(text.contains("more than 10000 files and folders"), "{text}");
-        assert!(describe_changes("Ada", None, &[]).ends_with("Which files have changed is not known."));
+        assert!(describe_changes("Ada", None, &[]).ends_with("It is not known which files have changed."));
     }
 }

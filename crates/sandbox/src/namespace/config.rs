@@ -75,7 +75,7 @@ impl NamespaceConfig {
             first_uid: 1 << 30,
             slots: DEFAULT_SLOTS,
             namespaces: UseNamespaces::WherePossible,
-            landlock_only_dir: "/var/tmp/caisson-shelters".into(),
+            landlock_only_dir: "/var/tmp/caisson-landlock".into(),
             cgroup_parent: "caisson".into(),
             egress_port: 3128,
             ready_disks: 16,

@@ -68,7 +68,7 @@ fn describe(limit: Option<&str>) -> Check {
         Some(limit) => {
             let sandboxes = limit / GROUPS_PER_SANDBOX;
             let found = format!(
-                "for {sandboxes} sandboxes at a time (fs.fanotify.max_user_groups = {limit}); those of others are compared"
+                "for {sandboxes} sandboxes at a time (fs.fanotify.max_user_groups = {limit}); for more, the workspace is compared at the end"
             );
             good(name, found)
         }

@@ -162,7 +162,7 @@ pub(super) fn guest_arguments(landlock_only: &LandlockOnly) -> Vec<String> {
         &landlock_only.tree.join("workspace").display().to_string(),
         "--home",
         &landlock_only.tree.join("home").display().to_string(),
-        "--shelter",
+        "--landlock-only",
         &landlock_only.tree.display().to_string(),
         "--readable",
         &list(&landlock_only.readable),

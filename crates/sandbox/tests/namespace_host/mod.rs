@@ -41,7 +41,7 @@ impl Host {
         if !rustix::process::geteuid().is_root() {
             config.slots_dir = directory.path().join("slots");
         }
-        config.landlock_only_dir = directory.path().join("shelters");
+        config.landlock_only_dir = directory.path().join("landlock");
         config.cgroup_parent = CGROUP_PARENT.into();
         // Far more than a busy machine needs: no test is about how fast sandboxes start and end.
         config.start_timeout = Duration::from_secs(120);

@@ -207,7 +207,7 @@ impl FormUpload {
         if name == ARCHIVE {
             let Some(kind) = ArchiveKind::of_name(&file_name) else {
                 let detail = format!(
-                    "`{}` is no archive that is known; its name must end with .zip, .tar, .tar.gz or .tgz",
+                    "`{}` is not a supported archive; its name must end with .zip, .tar, .tar.gz or .tgz",
                     file_name.escape_debug()
                 );
                 return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "unknown_archive", detail));

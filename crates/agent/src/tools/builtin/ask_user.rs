@@ -1,4 +1,4 @@
-//! `ask_user`: asks the person a question. The job waits, but not forever.
+//! `ask_user`: asks the user a question. The job waits, but not forever.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -32,8 +32,8 @@ pub(super) struct Input {
 
 impl Tool for AskUser {
     const NAME: &'static str = "ask_user";
-    const DESCRIPTION: &'static str = "Asks the person a question and waits for the answer. Use it only when you cannot \
-        go on without: when nobody answers in time you are told so and go on by your own judgement.";
+    const DESCRIPTION: &'static str = "Asks the user a question and waits for the answer. Use it only if you cannot \
+        continue without an answer. If no answer comes in time, use your own judgement.";
     type Input = Input;
 
     fn effect(&self) -> Effect {
@@ -64,11 +64,10 @@ impl Tool for AskUser {
             }
             Some((request, Reply::Open)) => ToolFlow::Wait(request.clone()),
             Some((_, Reply::TimedOut)) => {
-                ToolEnd::done("nobody answered in time: go on by your own judgement").into()
+                ToolEnd::done("no user answered in time: use your own judgement").into()
             }
             Some((_, Reply::Answered(answer))) => {
-                ToolEnd::done(format!("the person answers: {}", answer.text.as_deref().unwrap_or("yes")))
-                    .into()
+                ToolEnd::done(format!("the user answers: {}", answer.text.as_deref().unwrap_or("yes"))).into()
             }
         })
     }

@@ -28,7 +28,7 @@ pub(super) struct Finish;
 /// How it ends.
 #[derive(Deserialize, JsonSchema)]
 pub(super) struct Input {
-    /// What was done and how to use it, for the person. Or why it cannot be done.
+    /// What was done and how to use it, for the user. Or why it cannot be done.
     #[serde(alias = "message", alias = "result", alias = "text", alias = "answer")]
     summary: String,
     /// `done` when the task is done (also when absent), `failed` when it cannot be done.
@@ -42,7 +42,7 @@ pub(super) struct Input {
 impl Tool for Finish {
     const NAME: &'static str = FINISH_TOOL;
     const DESCRIPTION: &'static str = "Ends the work: call it once everything is done and checked, with a summary for \
-        the person; or with outcome `failed` when the task cannot be done.";
+        the user; or with outcome `failed` when the task cannot be done.";
     type Input = Input;
 
     fn effect(&self) -> Effect {
@@ -65,7 +65,7 @@ impl Tool for Finish {
             }
         }
         let events = vec![AgentEvent::Finished(Finished { outcome, summary: input.summary })];
-        Ok(ToolFlow::Done(ToolOutput { end: ToolEnd::done("the work is over"), events }))
+        Ok(ToolFlow::Done(ToolOutput { end: ToolEnd::done("finished"), events }))
     }
 }
 
@@ -80,7 +80,7 @@ fn open_points(call: &CallContext<'_>) -> Option<String> {
         );
     }
     for (number, item) in call.conversation.plan().into_iter().flat_map(Plan::open_items) {
-        let _ = writeln!(list, "- point {number} of the plan is open: {}", item.text);
+        let _ = writeln!(list, "- item {number} of the plan is open: {}", item.text);
     }
     let mark = if call.toolbox.find("plan").is_some() {
         ", and mark in `plan` what is done or not needed"
@@ -89,8 +89,8 @@ fn open_points(call: &CallContext<'_>) -> Option<String> {
     };
     (!list.is_empty()).then(|| {
         format!(
-            "not finished yet:\n{list}Do what is missing{mark}. Then call `finish` again; with a `reason` it counts although \
-             something of this list is left"
+            "not finished yet:\n{list}Do what is missing{mark}. Then call `finish` again. With a `reason` it is accepted \
+             although parts of this list are left"
         )
     })
 }

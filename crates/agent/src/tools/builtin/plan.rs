@@ -48,8 +48,8 @@ fn read_items<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PlanItem
 
 impl Tool for PlanTool {
     const NAME: &'static str = "plan";
-    const DESCRIPTION: &'static str = "Writes the plan: a short list of points, each with a status. Call it first, and \
-        again whenever a point is done or the plan changes; always give the whole list.";
+    const DESCRIPTION: &'static str = "Writes the plan: a short list of items, each with a status. Call it first, and \
+        again whenever an item is done or the plan changes; always give the whole list.";
     type Input = Input;
 
     fn effect(&self) -> Effect {
@@ -64,7 +64,7 @@ impl Tool for PlanTool {
         if !call.settings.approve_plan
             || call.conversation.is_plan_accepted() && call.conversation.request_of(call.id).is_none()
         {
-            return Ok(changed(plan, Author::Agent, "the plan is kept"));
+            return Ok(changed(plan, Author::Agent, "the plan is saved"));
         }
         Ok(match call.conversation.request_of(call.id) {
             None => ToolFlow::Wait(InputRequest {
@@ -80,7 +80,7 @@ impl Tool for PlanTool {
             }),
             Some((request, Reply::Open)) => ToolFlow::Wait(request.clone()),
             Some((_, Reply::TimedOut)) => {
-                ToolEnd::failed("nobody accepted the plan in time; call finish with outcome failed").into()
+                ToolEnd::failed("no user accepted the plan in time; call finish with outcome failed").into()
             }
             Some((_, Reply::Answered(answer))) if answer.is_accepted() => {
                 let comment =
@@ -88,7 +88,7 @@ impl Tool for PlanTool {
                 match &answer.plan {
                     Some(edited) => {
                         let text = format!(
-                            "a person has edited the plan; this is it now:\n{}{comment}",
+                            "the user has edited the plan. It is now:\n{}{comment}",
                             edited.to_text()
                         );
                         changed(edited.clone(), Author::Person, &text)

@@ -100,7 +100,7 @@ async fn set(client: &Client, arguments: &ChoiceArguments, output: OutputArgumen
         print_json(&answer)?;
     } else {
         print(&format!("agents use {}\n", name(&parsed(answer)?)))?;
-        say("`caisson models test` tells whether it answers");
+        say("check it with `caisson models test`");
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -89,7 +89,7 @@ fn describe(survey: &ModelStatus) -> String {
             format!("{}: {words}\n", colours.paint("33", "agents have no model"))
         }
     };
-    let mut table = Table::new(&["MODEL", "CONTEXT", "TOOLS", "PICTURES", "PRICE", "FROM"]);
+    let mut table = Table::new(&["MODEL", "CONTEXT", "TOOLS", "IMAGES", "PRICE", "FROM"]);
     let mut has_rows = false;
     for source in sources {
         for offer in &source.models {
@@ -206,8 +206,8 @@ mod tests {
     fn text_output_shows_used_and_available_models_and_errors() {
         let text = describe(&survey());
         assert!(text.starts_with("agents have no model: none is configured"), "{text}");
-        assert!(text.contains("anthropic/a  1M       prompt  yes       2 / 10  anthropic\n"), "{text}");
-        assert!(text.contains("anthropic/b  1M       prompt  yes       ?       anthropic\n"), "{text}");
+        assert!(text.contains("anthropic/a  1M       prompt  yes     2 / 10  anthropic\n"), "{text}");
+        assert!(text.contains("anthropic/b  1M       prompt  yes     ?       anthropic\n"), "{text}");
         assert!(text.ends_with("cannot list models of gemini: cannot reach it\n"), "{text}");
     }
 

@@ -77,7 +77,7 @@ impl AgentHost<'_> {
             return Ok(());
         }
         let most_lines = if context_tokens < SMALL_WINDOW_TOKENS { FEW_LINES } else { MAX_LINES };
-        let mut text = "[From this program] What you work with:\n".to_owned();
+        let mut text = "[From Caisson] Your sandbox:\n".to_owned();
         text += &system_text(&self.driver.spec, report);
         text += &limits_text(&self.driver.spec.limits, &unenforced_limits(log));
         text += &programs_text(report);

@@ -125,15 +125,15 @@ pub(super) fn loss_notice(log: &[Event], ended: &Ended, kernels: &[LostKernel], 
             _ => None,
         })
         .collect();
-    let mut text = format!("[Not from the person] The sandbox was lost: {}. ", ended.detail);
+    let mut text = format!("[Not from the user] The sandbox was lost: {}. ", ended.detail);
     if undone.is_empty() {
-        text += "Nothing was undone; programs that ran are gone.";
+        text += "No calls were undone; running programs are gone.";
     } else {
         let from = undone.len().saturating_sub(MAX_NAMED);
         text += &format!(
-            "You have a new one. The workspace is as it was before these calls, whose effects are undone: {}. Programs \
-             that ran are gone, and so is what was installed outside of /workspace. Look at the workspace, then do \
-             again what is needed.",
+            "You have a new one. The workspace is as it was before these calls, whose effects are undone: {}. Running \
+             programs are gone, and so is what was installed outside of /workspace. Check the workspace, then \
+             repeat what is needed.",
             undone[from..].join(", ")
         );
     }

@@ -305,7 +305,7 @@ impl Checker {
         }
         if end.is_over {
             return self.fault(format!(
-                "the job is over and no valid signed head covers its last event, {events}: heads were removed, or the log was written anew"
+                "the job is over and no valid signed head covers its last event, {events}: heads were removed, or the log was rewritten"
             ));
         }
         self.audit.unsigned_events = events - signed;

@@ -111,7 +111,7 @@ async fn read(
     };
     let reason = match followed {
         Ok(Followed::Ended(outcome)) => explain_exit(&outcome.end, lines.last_error_line()),
-        Ok(Followed::StillRunning) => "nobody follows its process any more".into(),
+        Ok(Followed::StillRunning) => "the server no longer follows its process".into(),
         Ok(Followed::Refused(message)) | Err(message) => message,
     };
     exit_reason.send_replace(Some(reason));
