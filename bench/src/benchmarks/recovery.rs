@@ -9,7 +9,7 @@ use job::{
     CallEnd, CallRef, Event, EventBody, Fence, JobDefaults, JobId, JobState, JobView, Kinds, NewEvent,
     NewJob, call_of_step,
 };
-use orchestrator::store::{NewRecord, SqliteStore, Store};
+use store::{NewRecord, SqliteStore, Store};
 
 use crate::measure::{Samples, settle};
 use crate::report::{Baseline, Figure, Target, Unit};

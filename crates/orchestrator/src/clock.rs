@@ -4,15 +4,11 @@
 //! year. The other two are monotonic and are used to measure durations. Decision 38.
 
 use std::sync::OnceLock;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Unix time in milliseconds.
-pub(crate) fn now_ms() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
-}
+pub(crate) use store::now_ms;
 
 /// Milliseconds for which this process has existed and the machine was awake; suspended time does not count.
 pub(crate) fn monotonic_ms() -> i64 {

@@ -3,6 +3,7 @@
 use job::{IllegalTransition, InvalidField, JobId, JobState};
 use protocol::{FileError, FileErrorCode, ProtocolError};
 use sandbox::SandboxError;
+use store::StoreError;
 
 /// The code of the event.
 pub(crate) const HOST_DISK_FULL: &str = "host_disk_full";
@@ -12,8 +13,6 @@ pub(crate) const HOST_DISK_FULL: &str = "host_disk_full";
 pub enum OrchestratorError {
     #[error("{0}")]
     Invalid(#[from] InvalidField),
-    #[error("no job {0}")]
-    NoJob(JobId),
     /// A secret that the job uses is not available.
     #[error("secret {secret}: {why}")]
     Secret {
@@ -105,43 +104,12 @@ pub enum OrchestratorError {
     /// The first request with this idempotency key has not finished.
     #[error("the first request with this idempotency key is still in progress; try again in a moment")]
     IdempotencyPending,
-    /// Another server owns the job now; this one must stop writing to it.
-    #[error("another server now owns job {0}")]
-    Fenced(JobId),
     /// A running server uses the data folder.
     #[error("{folder} is in use by another caisson server; stop that server, or choose another data folder")]
     FolderInUse { folder: String },
-    /// Reading from or writing to the store failed.
-    #[error("{what}")]
-    Store {
-        /// What was being stored or read.
-        what: String,
-        #[source]
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
     /// The list of files that the job touched does not exist (yet).
     #[error("{0} has no file list yet; on this host the list may only be written at the end")]
     NoFileList(JobId),
-    /// The audit log cannot be read as requested.
-    #[error("{0}")]
-    Audit(String),
-    /// Stored data cannot be decoded: it is damaged, or was written by a different version.
-    #[error("the database contains {what} that cannot be read")]
-    Unreadable {
-        /// What the data should be.
-        what: String,
-        #[source]
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
-    /// Another process has locked the database.
-    #[error("the database is locked by another program; try again in a moment")]
-    StoreBusy,
-    /// The database or its folder cannot be written, or the disk fails.
-    #[error("cannot write to the data folder ({why}); nothing is lost, and the server keeps retrying")]
-    StoreUnavailable { why: String },
-    /// The disk with the data folder is full.
-    #[error("the disk with the data folder is full; nothing is lost, free some space")]
-    DiskFull,
     /// The disk that holds the sandbox disks has less free space than the sandboxes may need.
     #[error(
         "the host's disk has {free_mib} MiB left; sandboxes are paused until {needed_mib} MiB are free, nothing is lost"
@@ -169,14 +137,15 @@ pub enum OrchestratorError {
     /// There is no such input request, or it was already answered.
     #[error("job {job} has no open request {request}")]
     NoRequest { job: JobId, request: String },
-    #[error("the server is shutting down")]
-    ShuttingDown,
     /// A file operation failed.
     #[error("{0}")]
     File(#[from] FileError),
     /// The connection to the guest failed.
     #[error("lost the connection to the sandbox")]
     Link(#[source] ProtocolError),
+    /// The store failed, or has no such job.
+    #[error(transparent)]
+    Store(#[from] StoreError),
     /// The sandbox could not be created or found.
     #[error(transparent)]
     Sandbox(#[from] SandboxError),
@@ -208,7 +177,6 @@ impl OrchestratorError {
     pub fn code(&self) -> &'static str {
         match self {
             Self::Invalid(_) => "invalid_field",
-            Self::NoJob(_) => "job_not_found",
             Self::Secret { .. } => "secret_unavailable",
             Self::NoSandbox(_) => "sandbox_not_found",
             Self::NoDesktop(_) => "no_desktop",
@@ -229,22 +197,14 @@ impl OrchestratorError {
             Self::KeyQuotaExceeded { .. } => "key_quota_exceeded",
             Self::IdempotencyMismatch => "idempotency_mismatch",
             Self::IdempotencyPending => "idempotency_pending",
-            Self::Fenced(_) => "fenced",
             Self::FolderInUse { .. } => "folder_in_use",
-            Self::Store { .. } => "store_failed",
-            Self::Unreadable { .. } => "store_unreadable",
-            Self::StoreBusy => "store_busy",
-            Self::StoreUnavailable { .. } => "store_unavailable",
-            Self::DiskFull => "server_disk_full",
             Self::HostDiskFull { .. } => HOST_DISK_FULL,
             Self::Backup(_) => "backup_failed",
             Self::NoFileList(_) => "no_file_list",
-            Self::Audit(_) => "audit_failed",
             Self::WorkspaceSource { .. } => "workspace_source_failed",
             Self::Agent { .. } => "agent_failed",
             Self::Fault { .. } => "internal_error",
             Self::NoRequest { .. } => "request_not_found",
-            Self::ShuttingDown => "shutting_down",
             Self::File(error) => match error.code {
                 FileErrorCode::OutsideWorkspace => "path_outside_workspace",
                 FileErrorCode::InvalidPath => "invalid_path",
@@ -264,6 +224,19 @@ impl OrchestratorError {
                 FileErrorCode::Other => "file_error",
             },
             Self::Link(_) => "sandbox_unreachable",
+            Self::Store(error) => match error {
+                StoreError::NoJob(_) => "job_not_found",
+                StoreError::Fenced(_) => "fenced",
+                StoreError::Failed { .. } => "store_failed",
+                StoreError::Unreadable { .. } => "store_unreadable",
+                StoreError::Busy => "store_busy",
+                StoreError::Unavailable { .. } => "store_unavailable",
+                StoreError::DiskFull => "server_disk_full",
+                StoreError::Closed => "shutting_down",
+                StoreError::Audit(_) => "audit_failed",
+                StoreError::DamagedCopy { .. } => "backup_failed",
+                StoreError::Io { .. } => "io_failed",
+            },
             Self::Sandbox(error) => match error {
                 SandboxError::LimitUnenforceable { .. } => "limit_unenforceable",
                 SandboxError::LimitOutOfRange { .. } => "limit_out_of_range",
@@ -288,13 +261,9 @@ impl OrchestratorError {
             | Self::QueueFull { .. }
             | Self::TooManySandboxes { .. }
             | Self::IdempotencyPending
-            | Self::ShuttingDown
             | Self::Link(_)
-            | Self::Store { .. }
-            | Self::StoreBusy
-            | Self::StoreUnavailable { .. }
-            | Self::HostDiskFull { .. }
-            | Self::DiskFull => true,
+            | Self::HostDiskFull { .. } => true,
+            Self::Store(error) => error.is_retryable(),
             Self::Sandbox(error) => error.is_retryable(),
             _ => false,
         }
@@ -304,12 +273,10 @@ impl OrchestratorError {
     /// starts the sandbox backend. Jobs wait for as long as such an error lasts, and never fail because of it.
     pub(crate) fn passing(&self) -> Option<Self> {
         match self {
-            Self::DiskFull => Some(Self::DiskFull),
+            Self::Store(error) => error.passing().map(Self::Store),
             Self::HostDiskFull { free_mib, needed_mib } => {
                 Some(Self::HostDiskFull { free_mib: *free_mib, needed_mib: *needed_mib })
             }
-            Self::StoreBusy => Some(Self::StoreBusy),
-            Self::StoreUnavailable { why } => Some(Self::StoreUnavailable { why: why.clone() }),
             Self::Sandbox(SandboxError::Unavailable { what, remedy }) => {
                 let (what, remedy) = (what.clone(), remedy.clone());
                 Some(Self::Sandbox(SandboxError::Unavailable { what, remedy }))
@@ -328,14 +295,12 @@ impl OrchestratorError {
         self.passing().is_some()
     }
 
+    /// Converts an error of a file operation in the data folder.
     pub(crate) fn io(doing: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
-        let doing = doing.into();
-        move |source| match source.kind() {
-            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => Self::DiskFull,
-            std::io::ErrorKind::ReadOnlyFilesystem => {
-                Self::StoreUnavailable { why: format!("{doing}: {source}") }
-            }
-            _ => Self::Io { doing, source },
+        let convert = StoreError::io(doing);
+        move |source| match convert(source) {
+            StoreError::Io { doing, source } => Self::Io { doing, source },
+            other => Self::Store(other),
         }
     }
 }

@@ -1,13 +1,12 @@
 //! The job engine, independent of HTTP.
 //!
-//! A job is an append-only log of events in the [`store`]. One task, the [`driver`], owns a job: it reads the log,
-//! decides on the next action and appends an event before it acts. The job's view ([`job::JobView`]) is derived from the
-//! log, so a server that was killed continues where it stopped.
+//! A job is an append-only log of events in a [`store::Store`], which the caller opens. One task, the [`driver`], owns a
+//! job: it reads the log, decides on the next action and appends an event before it acts. The job's view
+//! ([`job::JobView`]) is derived from the log, so a server that was killed continues where it stopped.
 //!
 //! Modules use only modules further up in this list:
 //!
 //! - `clock`, `error`, `data_folder`, `metrics`
-//! - `store`: the database, and tamper evidence for the log
 //! - `recorder`: appends the events of one job
 //! - `core`: state that all parts share, and the handle [`Orchestrator`]
 //! - `egress`: the network of one job
@@ -31,12 +30,10 @@ mod orchestrator;
 mod pool;
 mod recorder;
 mod scheduler;
-pub mod store;
 mod upkeep;
 
 pub use access::{DayUsage, DefaultsView, KeyUsage, Session, StoredKeys};
 pub use agent::{Budget, InputAnswer, InputRequest, Plan, SummaryMode};
-pub use audit::{export_deletions, export_heads, find_job_id, user_actions_of, verify_audit};
 pub use core::Orchestrator;
 pub use core::keyring::check_limits;
 pub use core::live_tokens::{Cursor, Delta, Snapshot};
@@ -69,12 +66,6 @@ pub use live::time_limit::ExtendedJob;
 pub use metrics::Metrics;
 pub use model::{ChosenModel, ModelStatus, ModelTest, NewModelChoice};
 pub use orchestrator::ReadyState;
-pub use store::evidence::check::{AuditReport, HeadsChecked, JobAudit};
-pub use store::evidence::external_records::ExternalRecords;
-pub use store::evidence::file_digests::{FileAudit, FileState};
-pub use store::evidence::head::SignedHead;
-pub use store::evidence::key::PUBLIC_KEY_FILE;
-pub use store::evidence::tombstone::Tombstone;
-pub use store::evidence::trust::TrustedKeys;
+pub use store::{JobAudit, SignedHead, StoreError};
 pub use upkeep::backup::{BackupReport, back_up};
 pub use upkeep::restore::restore;

@@ -12,6 +12,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
+use store::StoreObserver;
 
 /// Label names and values. Values come from small sets, because a label that callers could choose would use unbounded
 /// memory.
@@ -157,28 +158,9 @@ impl Metrics {
         );
     }
 
-    /// Counts an accepted job with its first events.
-    pub(crate) fn submitted(&self, events: usize) {
-        self.jobs_submitted.inc();
-        self.events.inc_by(events as u64);
-    }
-
-    /// Counts events that are now durable.
-    pub(crate) fn stored(&self, events: &[Event]) {
-        self.events.inc_by(events.len() as u64);
-        for event in events {
-            self.count(event);
-        }
-    }
-
     /// Records how long creating a sandbox took.
     pub(crate) fn sandbox_created(&self, took: Duration) {
         self.sandbox_create.observe(took.as_secs_f64());
-    }
-
-    /// Records how long a commit to disk took.
-    pub(crate) fn committed(&self, took: Duration) {
-        self.store_commit.observe(took.as_secs_f64());
     }
 
     /// Counts an HTTP request. `route` is the route pattern, never the requested path.
@@ -236,6 +218,24 @@ impl Metrics {
     }
 }
 
+impl StoreObserver for Metrics {
+    fn job_created(&self, events: usize) {
+        self.jobs_submitted.inc();
+        self.events.inc_by(events as u64);
+    }
+
+    fn events_appended(&self, events: &[Event]) {
+        self.events.inc_by(events.len() as u64);
+        for event in events {
+            self.count(event);
+        }
+    }
+
+    fn committed(&self, took: Duration) {
+        self.store_commit.observe(took.as_secs_f64());
+    }
+}
+
 /// The serialized name, the same as in the API.
 pub(crate) fn name_of(value: impl serde::Serialize) -> String {
     match serde_json::to_value(value) {
@@ -258,7 +258,7 @@ mod tests {
     fn job_events_are_counted_in_metrics_with_units() {
         let metrics = Metrics::default();
         let end = CallEnd { duration_ms: 20, ..CallEnd::default() };
-        metrics.stored(&[
+        metrics.events_appended(&[
             event(Some("step-1"), EventBody::CallEnded(end.clone())),
             event(Some("exec-1"), EventBody::CallEnded(end)),
             event(

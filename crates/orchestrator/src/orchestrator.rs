@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use sandbox::Backend;
 use serde::Serialize;
+use store::{Store, StoreObserver};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -34,7 +35,6 @@ use crate::error::OrchestratorError;
 use crate::intake::form_upload;
 use crate::metrics::Metrics;
 use crate::scheduler;
-use crate::store::{SqliteStore, Store};
 use crate::upkeep::backend_watch::ping;
 use crate::upkeep::{reconcile, retention};
 
@@ -56,18 +56,20 @@ pub struct ReadyState {
 }
 
 impl Orchestrator {
-    /// Locks the data folder, and resumes every job that an earlier server process left unfinished.
+    /// Resumes every job that an earlier server process left unfinished. The store must have been opened after the data
+    /// folder was locked.
     ///
     /// # Errors
-    /// Another server has locked the folder, or it cannot be read.
+    /// The store or the data folder cannot be read.
     pub async fn start(
         folder: DataFolder,
+        store: Arc<dyn Store>,
         backend: Arc<dyn Backend>,
         settings: Settings,
     ) -> Result<Self, OrchestratorError> {
         let metrics = Arc::new(Metrics::default());
-        let store: Arc<dyn Store> =
-            Arc::new(SqliteStore::open_measured(&folder.database(), Arc::clone(&metrics))?);
+        let observer: Arc<dyn StoreObserver> = Arc::<Metrics>::clone(&metrics);
+        store.observe(observer);
         let queued = Arc::new(AtomicUsize::new(store.count_waiting().await?));
         let keys = KeyRing::new(store.keys().await?);
         keys.restore_oidc_users(store.people().await?);

@@ -2,7 +2,7 @@
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use orchestrator::OrchestratorError;
+use orchestrator::{OrchestratorError, StoreError};
 use protocol::FileErrorCode;
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -156,11 +156,10 @@ impl From<OrchestratorError> for Problem {
             | OrchestratorError::TooManySandboxes { retry_after_s, .. } => {
                 problem.retry_after_s = Some(retry_after_s.max(1));
             }
-            OrchestratorError::ShuttingDown
-            | OrchestratorError::DiskFull
+            OrchestratorError::Store(
+                StoreError::Closed | StoreError::DiskFull | StoreError::Busy | StoreError::Unavailable { .. },
+            )
             | OrchestratorError::HostDiskFull { .. }
-            | OrchestratorError::StoreBusy
-            | OrchestratorError::StoreUnavailable { .. }
             | OrchestratorError::IdempotencyPending => problem.retry_after_s = Some(5),
             OrchestratorError::Sandbox(error) if error.is_unavailable() => problem.retry_after_s = Some(5),
             _ => {}
@@ -174,8 +173,7 @@ fn status_of(error: &OrchestratorError) -> StatusCode {
         OrchestratorError::Invalid(_) | OrchestratorError::IdempotencyMismatch => {
             StatusCode::UNPROCESSABLE_ENTITY
         }
-        OrchestratorError::NoJob(_)
-        | OrchestratorError::NoSandbox(_)
+        OrchestratorError::NoSandbox(_)
         | OrchestratorError::NoScreenshot(_)
         | OrchestratorError::NoKey(_)
         | OrchestratorError::NoShare(_)
@@ -195,11 +193,8 @@ fn status_of(error: &OrchestratorError) -> StatusCode {
         | OrchestratorError::TooManySandboxes { .. }
         | OrchestratorError::KeyQuotaExceeded { .. } => StatusCode::TOO_MANY_REQUESTS,
         OrchestratorError::ViewOnly(_) => StatusCode::FORBIDDEN,
-        OrchestratorError::DiskFull => StatusCode::INSUFFICIENT_STORAGE,
-        OrchestratorError::ShuttingDown
-        | OrchestratorError::StoreBusy
-        | OrchestratorError::HostDiskFull { .. }
-        | OrchestratorError::StoreUnavailable { .. } => StatusCode::SERVICE_UNAVAILABLE,
+        OrchestratorError::Store(error) => status_of_store(error),
+        OrchestratorError::HostDiskFull { .. } => StatusCode::SERVICE_UNAVAILABLE,
         OrchestratorError::File(error) => status_of_file(error.code),
         OrchestratorError::Link(_) => StatusCode::BAD_GATEWAY,
         OrchestratorError::Sandbox(_) => match error.code() {
@@ -208,6 +203,17 @@ fn status_of(error: &OrchestratorError) -> StatusCode {
             "sandbox_failed" => StatusCode::BAD_GATEWAY,
             _ => StatusCode::UNPROCESSABLE_ENTITY,
         },
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+fn status_of_store(error: &StoreError) -> StatusCode {
+    match error {
+        StoreError::NoJob(_) => StatusCode::NOT_FOUND,
+        StoreError::DiskFull => StatusCode::INSUFFICIENT_STORAGE,
+        StoreError::Closed | StoreError::Busy | StoreError::Unavailable { .. } => {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }
@@ -247,7 +253,7 @@ mod tests {
     fn every_failure_has_its_status_and_code() {
         let job = JobId::generate();
         let table = [
-            (OrchestratorError::NoJob(job), 404, "job_not_found"),
+            (StoreError::NoJob(job).into(), 404, "job_not_found"),
             (OrchestratorError::NoSandbox(job), 404, "sandbox_not_found"),
             (OrchestratorError::NoArtifact { job, why: "it runs".into() }, 404, "no_artifact"),
             (
@@ -265,10 +271,14 @@ mod tests {
             (OrchestratorError::IdempotencyMismatch, 422, "idempotency_mismatch"),
             (OrchestratorError::IdempotencyPending, 409, "idempotency_pending"),
             (OrchestratorError::ModelConfigured { by: "the file".into() }, 409, "model_configured"),
-            (OrchestratorError::DiskFull, 507, "server_disk_full"),
+            (StoreError::DiskFull.into(), 507, "server_disk_full"),
             (OrchestratorError::HostDiskFull { free_mib: 1, needed_mib: 2 }, 503, "host_disk_full"),
-            (OrchestratorError::ShuttingDown, 503, "shutting_down"),
-            (OrchestratorError::StoreUnavailable { why: "read-only".into() }, 503, "store_unavailable"),
+            (StoreError::Closed.into(), 503, "shutting_down"),
+            (StoreError::Busy.into(), 503, "store_busy"),
+            (StoreError::Fenced(job).into(), 500, "fenced"),
+            (StoreError::Failed { what: "x".into(), source: "y".into() }.into(), 500, "store_failed"),
+            (StoreError::Unreadable { what: "x".into(), source: "y".into() }.into(), 500, "store_unreadable"),
+            (StoreError::Unavailable { why: "read-only".into() }.into(), 503, "store_unavailable"),
             (file(FileErrorCode::OutsideWorkspace), 403, "path_outside_workspace"),
             (file(FileErrorCode::InvalidPath), 400, "invalid_path"),
             (file(FileErrorCode::NotFound), 404, "file_not_found"),
@@ -300,9 +310,8 @@ mod tests {
 
     #[test]
     fn unavailable_store_sets_retry_after() {
-        for error in [OrchestratorError::StoreBusy, OrchestratorError::StoreUnavailable { why: "no".into() }]
-        {
-            let response = Problem::from(error).into_response();
+        for error in [StoreError::Busy, StoreError::Unavailable { why: "no".into() }] {
+            let response = Problem::from(OrchestratorError::from(error)).into_response();
             assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
             assert_eq!(response.headers()[header::RETRY_AFTER], "5");
         }

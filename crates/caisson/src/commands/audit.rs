@@ -5,13 +5,14 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, Subcommand};
-use orchestrator::{
+use store::{
     AuditReport, ExternalRecords, FileState, JobAudit, TrustedKeys, export_deletions, export_heads,
     find_job_id, user_actions_of, verify_audit,
 };
 
 use crate::arguments::{HostArguments, OutputArguments};
 use crate::config::Config;
+use crate::config::database::DATABASE;
 use crate::output::table::Table;
 use crate::output::terminal::strip_control_characters;
 use crate::output::{print, print_json};
@@ -115,7 +116,7 @@ pub(crate) fn run(arguments: AuditArguments) -> Result<ExitCode> {
         Action::ExportHead { id, all, deleted: _, host, output: _ } => export(id.as_deref(), all, &host),
         Action::Actions { id, host, output } => actions(&id, &host, output),
         Action::Key { host, output } => {
-            let path = Config::load(&host, &[], false)?.data.join(orchestrator::PUBLIC_KEY_FILE);
+            let path = Config::load(&host, &[], false)?.data.join(store::PUBLIC_KEY_FILE);
             let key = std::fs::read_to_string(&path).with_context(|| {
                 format!("reading {}: the server creates it at its first start", path.display())
             })?;
@@ -146,9 +147,9 @@ fn verify(
         None => ExternalRecords::default(),
     };
     let trusted = if keys.is_empty() { TrustedKeys::of_folder(&data) } else { read_keys(keys, &kept)? };
-    let job = id.map(|id| find_job_id(&data, &id, &kept)).transpose()?;
-    let report =
-        verify_audit(&data, job, &kept, &trusted).with_context(|| format!("checking {}", data.display()))?;
+    let job = id.map(|id| find_job_id(&DATABASE, &data, &id, &kept)).transpose()?;
+    let report = verify_audit(&DATABASE, &data, job, &kept, &trusted)
+        .with_context(|| format!("checking {}", data.display()))?;
     print(&if output.json { serde_json::to_string_pretty(&report)? + "\n" } else { text(&report) })?;
     Ok(if report.is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -175,11 +176,11 @@ fn read_keys(typed: &[String], kept: &ExternalRecords) -> Result<TrustedKeys> {
 fn export(id: Option<&str>, all: bool, host: &HostArguments) -> Result<ExitCode> {
     let data = Config::load(host, &[], false)?.data;
     let Some(id) = id else {
-        export_deletions(&data)?.iter().try_for_each(print_line)?;
+        export_deletions(&DATABASE, &data)?.iter().try_for_each(print_line)?;
         return Ok(ExitCode::SUCCESS);
     };
-    let job = find_job_id(&data, id, &ExternalRecords::default())?;
-    let ExternalRecords { heads, tombstones } = export_heads(&data, job)?;
+    let job = find_job_id(&DATABASE, &data, id, &ExternalRecords::default())?;
+    let ExternalRecords { heads, tombstones } = export_heads(&DATABASE, &data, job)?;
     let chosen =
         if all { heads.as_slice() } else { heads.last().map(std::slice::from_ref).unwrap_or_default() };
     if chosen.is_empty() && tombstones.is_empty() {
@@ -196,7 +197,8 @@ fn print_line(line: &impl serde::Serialize) -> Result<()> {
 
 fn actions(id: &str, host: &HostArguments, output: OutputArguments) -> Result<ExitCode> {
     let data = Config::load(host, &[], false)?.data;
-    let actions = user_actions_of(&data, find_job_id(&data, id, &ExternalRecords::default())?)?;
+    let actions =
+        user_actions_of(&DATABASE, &data, find_job_id(&DATABASE, &data, id, &ExternalRecords::default())?)?;
     if output.json {
         actions.iter().try_for_each(print_line)?;
         return Ok(ExitCode::SUCCESS);

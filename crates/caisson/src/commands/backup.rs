@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -9,6 +10,7 @@ use orchestrator::BackupReport;
 
 use crate::arguments::HostArguments;
 use crate::config::Config;
+use crate::config::database::DATABASE;
 use crate::output::print;
 
 /// `caisson backup`
@@ -53,7 +55,7 @@ pub(crate) struct RestoreArguments {
 
 pub(crate) fn back_up(arguments: &BackupArguments) -> Result<ExitCode> {
     let config = Config::load(&arguments.host, &[], false)?;
-    let report = orchestrator::back_up(&config.data, &arguments.archive)
+    let report = orchestrator::back_up(&DATABASE, &config.data, &arguments.archive)
         .with_context(|| format!("backing up {}", config.data.display()))?;
     show(&report, &arguments.archive, arguments.json)
 }
@@ -64,7 +66,7 @@ pub(crate) fn restore(arguments: &RestoreArguments) -> Result<ExitCode> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting the runtime")?;
     let report = runtime
-        .block_on(orchestrator::restore(&arguments.archive, &data))
+        .block_on(orchestrator::restore(Arc::new(DATABASE), &arguments.archive, &data))
         .with_context(|| format!("restoring {}", arguments.archive.display()))?;
     show(&report, &data, arguments.json)
 }

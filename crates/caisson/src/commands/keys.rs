@@ -7,10 +7,12 @@ use clap::{Args, Subcommand};
 use job::NewKey;
 use orchestrator::{DataFolder, StoredKeys};
 use serde_json::{Map, Value, json};
+use store::LocalDatabase as _;
 
 use crate::arguments::{HostArguments, OutputArguments, ServerArguments, parse_number};
 use crate::client::Client;
 use crate::config::Config;
+use crate::config::database::DATABASE;
 use crate::output::table::Table;
 use crate::output::{print, print_json, say, value_text};
 
@@ -136,7 +138,7 @@ impl KeyStore {
                 data.display()
             )
         })?;
-        Ok(Self::Folder(Box::new(StoredKeys::open(folder).await?)))
+        Ok(Self::Folder(Box::new(StoredKeys::open(folder, DATABASE.open(&data)?).await?)))
     }
 
     async fn add(&self, request: Value) -> Result<Value> {

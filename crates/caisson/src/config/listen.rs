@@ -4,8 +4,9 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use orchestrator::StoredKeys;
+use store::LocalDatabase as _;
 
+use super::database::DATABASE;
 use super::environment::variable;
 
 /// The addresses from flags, the environment, the file, or the default.
@@ -45,7 +46,7 @@ fn named(flags: &[SocketAddr], file: Option<Vec<SocketAddr>>) -> Result<Vec<Sock
 /// Checks the addresses of one setting.
 pub(crate) fn check_reach(setting: &str, addresses: &[SocketAddr], data: &Path) -> Result<()> {
     match addresses.iter().find(|address| !address.ip().is_loopback()) {
-        Some(address) if !StoredKeys::are_in(data) => bail!(
+        Some(address) if !DATABASE.has_keys(data) => bail!(
             "{setting}: {address} is a public address, and this server has no API keys: anyone who can reach it can run \
              anything. Create a key first (`caisson keys add NAME --role admin --data {}`), use a loopback address \
              such as 127.0.0.1, or set --insecure-listen (insecure_listen = true) if something else restricts access",

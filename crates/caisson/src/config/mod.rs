@@ -10,6 +10,7 @@ mod check_tests;
 mod checked;
 pub(crate) mod client_environment;
 mod context;
+pub(crate) mod database;
 mod default_paths;
 pub(crate) mod docker;
 mod egress;

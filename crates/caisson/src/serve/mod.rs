@@ -15,12 +15,14 @@ use futures::FutureExt;
 use orchestrator::{DataFolder, Orchestrator};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use server::HostReports;
+use store::LocalDatabase as _;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::extra_listeners::ExtraListeners;
 use self::running_config::RunningConfig;
 use crate::config::Config;
+use crate::config::database::DATABASE;
 use crate::host::{backend, programs};
 use crate::logging::LogLevel;
 use crate::telemetry::Exporter;
@@ -127,7 +129,8 @@ async fn get_ready(config: &Config, running: &Arc<RunningConfig>) -> Result<Read
         );
     }
     let host = host_reports::reports(running, &backend);
-    let orchestrator = Orchestrator::start(folder, backend, config.jobs.clone()).await?;
+    let store = DATABASE.open(&config.data)?;
+    let orchestrator = Orchestrator::start(folder, store, backend, config.jobs.clone()).await?;
     warn_if_exposed(config, &orchestrator);
     Ok(ReadyServer { listeners, exposed, host, orchestrator })
 }

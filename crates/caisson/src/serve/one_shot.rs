@@ -12,6 +12,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use orchestrator::{DataFolder, Orchestrator};
 use sandbox::Backend;
+use store::LocalDatabase as _;
 use tempfile::TempDir;
 use tokio_tungstenite::tungstenite::http;
 use tower::ServiceExt;
@@ -20,6 +21,7 @@ use super::host_reports;
 use super::running_config::RunningConfig;
 use crate::client::{Client, InProcess, RequestHandler};
 use crate::config::Config;
+use crate::config::database::DATABASE;
 use crate::host::backend;
 use crate::output::say;
 use crate::signals;
@@ -50,7 +52,9 @@ impl OneShot {
         if let Some(engine) = backend.engine() {
             engine.ping().await?;
         }
-        let orchestrator = Orchestrator::start(data, Arc::clone(&backend), config.jobs.clone()).await?;
+        let store = DATABASE.open(folder.path())?;
+        let orchestrator =
+            Orchestrator::start(data, store, Arc::clone(&backend), config.jobs.clone()).await?;
         let running = Arc::new(RunningConfig::fixed(config.clone()));
         let reports = host_reports::reports(&running, &backend);
         let router = server::router(orchestrator.clone(), reports, &config.http);

@@ -1,12 +1,12 @@
 //! API keys: create, list, revoke, authenticate.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use job::{JobId, Key, KeyId, KeyLimits, NewKey, Role, invalid};
+use store::Store;
 use tokio::sync::watch;
 
 use crate::core::Orchestrator;
@@ -17,7 +17,6 @@ use crate::core::keyring::remove;
 use crate::core::token::Token;
 use crate::data_folder::DataFolder;
 use crate::error::OrchestratorError;
-use crate::store::{SqliteStore, Store, has_keys};
 
 impl Orchestrator {
     /// Whether callers must authenticate.
@@ -65,7 +64,7 @@ impl Orchestrator {
 
     /// The key that a job was submitted with.
     pub async fn submitter(&self, job: JobId) -> Result<Option<KeyId>, OrchestratorError> {
-        self.core.store.submitter(job).await
+        Ok(self.core.store.submitter(job).await?)
     }
 
     /// All keys, sorted by name.
@@ -104,22 +103,19 @@ impl Orchestrator {
 /// The keys of a data folder that no server is using: to create the first key, or to recover after losing the last
 /// one.
 pub struct StoredKeys {
-    store: SqliteStore,
+    store: Arc<dyn Store>,
     ring: KeyRing,
     _folder: DataFolder,
 }
 
 impl StoredKeys {
-    pub async fn open(folder: DataFolder) -> Result<Self, OrchestratorError> {
-        let store = SqliteStore::open(&folder.database())?;
+    /// Reads the keys of a store. Holds the lock on its data folder.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn open(folder: DataFolder, store: Arc<dyn Store>) -> Result<Self, OrchestratorError> {
         let ring = KeyRing::new(store.keys().await?);
         Ok(Self { store, ring, _folder: folder })
-    }
-
-    /// Whether the folder has any keys, even while a server is using it.
-    #[must_use]
-    pub fn are_in(folder: &Path) -> bool {
-        has_keys(&DataFolder::database_in(folder))
     }
 
     /// All keys, sorted by name.
@@ -130,7 +126,7 @@ impl StoredKeys {
 
     /// Like [`Orchestrator::add_key`].
     pub async fn add(&self, new: NewKey) -> Result<(Arc<Key>, Token), OrchestratorError> {
-        add(&self.store, &self.ring, new).await
+        add(&*self.store, &self.ring, new).await
     }
 
     /// Revokes a key by name or id, even the last admin key.
@@ -138,6 +134,6 @@ impl StoredKeys {
     /// # Errors
     /// There is no such key, or the store fails.
     pub async fn revoke(&self, name: &str) -> Result<Arc<Key>, OrchestratorError> {
-        remove(&self.store, &self.ring, named(&self.ring, name)?).await
+        remove(&*self.store, &self.ring, named(&self.ring, name)?).await
     }
 }

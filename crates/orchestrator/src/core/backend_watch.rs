@@ -87,6 +87,7 @@ impl Backoff {
 #[cfg(test)]
 mod tests {
     use sandbox::SandboxError;
+    use store::StoreError;
 
     use super::*;
 
@@ -110,7 +111,7 @@ mod tests {
     #[tokio::test]
     async fn only_an_unavailable_backend_starts_an_outage() {
         let watch = BackendWatch::default();
-        watch.note(&OrchestratorError::DiskFull);
+        watch.note(&StoreError::DiskFull.into());
         watch.note(&SandboxError::NoImage("missing".into()).into());
         assert_eq!(watch.outage(), None);
         watch.answers().await;

@@ -6,10 +6,10 @@ use job::{
     CallEnd, CallStatus, JobId, KERNEL_EVENTS, KERNEL_LOST, KernelHistory, KernelSelector, KernelUse,
     LostKernel, OnKernelLoss,
 };
+use store::Store;
 use tokio::sync::watch;
 
 use crate::error::OrchestratorError;
-use crate::store::Store;
 
 /// Checks the cells of a job. It only remembers when the log need not be read again.
 #[derive(Debug)]

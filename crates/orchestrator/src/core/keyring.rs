@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use job::{AppliedCeilings, CeilingRules, InvalidField, JobId, Key, KeyId, KeyLimits, NewKey, Role, invalid};
+use store::Store;
 use tokio::sync::watch;
 
 use crate::clock::now_ms;
 use crate::core::oidc_users::{OIDC_ID_PREFIX, OidcUsers};
 use crate::core::token::Token;
 use crate::error::OrchestratorError;
-use crate::store::Store;
 
 const MAX_NAME_BYTES: usize = 64;
 /// Names that logs use for callers without a key and for the system itself. A key with such a name could impersonate

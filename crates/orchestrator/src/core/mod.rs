@@ -29,6 +29,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use job::{Actor, AppliedCeilings, KeyId};
 use sandbox::Backend;
+use store::Store;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -48,7 +49,6 @@ use crate::core::shares::Shares;
 use crate::core::upload_locks::UploadLocks;
 use crate::data_folder::DataFolder;
 use crate::metrics::Metrics;
-use crate::store::Store;
 
 pub(crate) struct Core {
     /// May change while the server runs.

@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use job::JobId;
+use store::StoreError;
 use tokio::time::Instant;
 
 use crate::error::OrchestratorError;
@@ -115,16 +116,18 @@ enum Retryability {
 fn retryability(error: &OrchestratorError) -> Retryability {
     match error {
         error if error.needs_operator() => Retryability::Always,
-        OrchestratorError::ShuttingDown => Retryability::Always,
-        OrchestratorError::Io { source, .. } => match source.kind() {
-            ErrorKind::NotADirectory
-            | ErrorKind::IsADirectory
-            | ErrorKind::AlreadyExists
-            | ErrorKind::PermissionDenied
-            | ErrorKind::ReadOnlyFilesystem
-            | ErrorKind::InvalidData => Retryability::None,
-            _ => Retryability::Some,
-        },
+        OrchestratorError::Store(StoreError::Closed) => Retryability::Always,
+        OrchestratorError::Io { source, .. } | OrchestratorError::Store(StoreError::Io { source, .. }) => {
+            match source.kind() {
+                ErrorKind::NotADirectory
+                | ErrorKind::IsADirectory
+                | ErrorKind::AlreadyExists
+                | ErrorKind::PermissionDenied
+                | ErrorKind::ReadOnlyFilesystem
+                | ErrorKind::InvalidData => Retryability::None,
+                _ => Retryability::Some,
+            }
+        }
         // The bug may depend on circumstances that were temporary.
         OrchestratorError::Fault { .. } => Retryability::Some,
         error if error.is_retryable() => Retryability::Some,
@@ -137,11 +140,11 @@ mod tests {
     use super::*;
 
     fn unreadable() -> OrchestratorError {
-        OrchestratorError::Unreadable { what: "an event".into(), source: "no JSON".into() }
+        StoreError::Unreadable { what: "an event".into(), source: "no JSON".into() }.into()
     }
 
     fn store_failed() -> OrchestratorError {
-        OrchestratorError::Store { what: "reading the log".into(), source: "i/o error".into() }
+        StoreError::Failed { what: "reading the log".into(), source: "i/o error".into() }.into()
     }
 
     #[tokio::test(start_paused = true)]
@@ -172,17 +175,17 @@ mod tests {
         let away = OrchestratorError::from(away);
         let last = (0..100).map(|_| retry_backoff.add(one, &away)).last();
         assert_eq!(last, Some(Decision::RetryAfter(MAX_OPERATOR_DELAY)));
-        retry_backoff.add(other, &OrchestratorError::DiskFull);
+        retry_backoff.add(other, &StoreError::DiskFull.into());
         assert_eq!(retry_backoff.waiting().len(), 2);
         retry_backoff.hurry();
         assert!(retry_backoff.may_try(one) && !retry_backoff.may_try(other));
-        assert_eq!(retry_backoff.waiting(), [OrchestratorError::DiskFull.to_string()]);
+        assert_eq!(retry_backoff.waiting(), [StoreError::DiskFull.to_string()]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn full_disk_is_retried_without_limit() {
         let (retry_backoff, job) = (RetryBackoff::default(), JobId::generate());
-        let last = (0..100).map(|_| retry_backoff.add(job, &OrchestratorError::DiskFull)).last();
+        let last = (0..100).map(|_| retry_backoff.add(job, &StoreError::DiskFull.into())).last();
         assert_eq!(last, Some(Decision::RetryAfter(MAX_OPERATOR_DELAY)));
     }
 

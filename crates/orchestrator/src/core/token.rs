@@ -4,9 +4,8 @@
 
 use std::fmt;
 
+use store::digest;
 use uuid::Uuid;
-
-use crate::store::digest;
 
 /// Prefix of every token, so that people and secret scanners recognize one.
 const PREFIX: &str = "caisson_";

@@ -9,15 +9,9 @@ use std::path::{Path, PathBuf};
 
 use job::JobId;
 use rustix::fs::{FlockOperation, flock};
+use store::{FILE_LIST, NETWORK_LIST, job_folder};
 
 use crate::error::OrchestratorError;
-
-pub(crate) const DATABASE: &str = "caisson.db";
-/// Path of the list of files, relative to the job's folder.
-pub(crate) const FILE_LIST: &str = "audit/files.jsonl";
-
-/// Path of the list of connections, relative to the job's folder.
-pub(crate) const NETWORK_LIST: &str = "audit/network.jsonl";
 
 /// Path of the human-readable log, relative to the job's folder.
 pub(crate) const AGENT_LOG: &str = "logs/agent.log";
@@ -68,24 +62,9 @@ impl DataFolder {
         &self.root
     }
 
-    /// The database of a folder that another process may be using.
-    pub(crate) fn database_in(folder: &Path) -> PathBuf {
-        folder.join(DATABASE)
-    }
-
-    #[must_use]
-    pub fn database(&self) -> PathBuf {
-        self.root.join(DATABASE)
-    }
-
     #[must_use]
     pub fn job(&self, job: JobId) -> PathBuf {
-        Self::job_in(&self.root, job)
-    }
-
-    /// The folder of a job in a data folder that a server may be using.
-    pub(crate) fn job_in(folder: &Path, job: JobId) -> PathBuf {
-        folder.join("jobs").join(job.to_string())
+        job_folder(&self.root, job)
     }
 
     #[must_use]

@@ -11,6 +11,7 @@ use job::{
 };
 use protocol::{FileDownload, ProtocolError};
 use sandbox::{DiskState, EndReason, Ended, SandboxError};
+use store::StoreError;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
@@ -19,6 +20,7 @@ use super::pin_files::pin_result_files;
 use super::redacted_tar::RedactedTar;
 use super::step_history::write_step_history;
 use super::{Driver, DriverExit, describe};
+
 use crate::core::Core;
 use crate::egress::provenance;
 use crate::error::OrchestratorError;
@@ -75,7 +77,9 @@ impl Driver {
                 stored.push(EventBody::ArtifactStored(artifact).into());
                 self.recorder.change(stored, Transition::Ended(outcome), why).await
             }
-            Err(DriverExit::Failed(error)) if !matches!(error, OrchestratorError::Fenced(_)) => {
+            Err(DriverExit::Failed(error))
+                if !matches!(error, OrchestratorError::Store(StoreError::Fenced(_))) =>
+            {
                 let why = why.unwrap_or_else(|| StateReason::new("collect_failed", describe(&error)));
                 let outcome = if outcome == Outcome::Complete { Outcome::Failed } else { outcome };
                 let note = EventBody::Note {
@@ -190,9 +194,7 @@ impl Driver {
                 Err(DriverExit::Lost(ended.unwrap_or(Ended { reason: EndReason::Lost, detail: why })))
             }
             // The state is unknown; ask again.
-            Err(error) => {
-                Err(DriverExit::Failed(OrchestratorError::StoreUnavailable { why: describe(&error) }))
-            }
+            Err(error) => Err(DriverExit::Failed(StoreError::Unavailable { why: describe(&error) }.into())),
         }
     }
 

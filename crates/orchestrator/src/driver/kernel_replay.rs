@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use job::{EventBody, KERNEL_EVENTS, KernelHistory, KernelSelector, LostKernel, Replay, StepOptions, Work};
+use store::StoreError;
 use tokio::time::Instant;
 
 use super::call::key_of;
@@ -10,6 +11,7 @@ use super::cells::Language;
 use super::step_call::{CellCode, StepCall};
 use super::steps::end_of_stop;
 use super::{Driver, DriverExit};
+
 use crate::core::kernel_guard::RefusedCell;
 use crate::error::OrchestratorError;
 
@@ -59,10 +61,10 @@ impl Driver {
         Replay { cell, call, is_begun, kernel }: &Replay,
     ) -> Result<(), DriverExit> {
         let Some((code, options)) = self.code_of(cell.step, &cell.tool, cell.code(), &cell.input) else {
-            return Err(DriverExit::Failed(OrchestratorError::Unreadable {
+            return Err(DriverExit::Failed(OrchestratorError::Store(StoreError::Unreadable {
                 what: format!("the cell {}", call.id),
                 source: "its log has no code".into(),
-            }));
+            })));
         };
         if !is_begun {
             let (step, tool, input) = (cell.step, cell.tool.clone(), cell.input.clone());

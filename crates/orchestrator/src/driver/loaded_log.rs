@@ -4,10 +4,10 @@
 use std::collections::HashMap;
 
 use job::{CallRef, Event, EventBody, JobId, Kinds, Sequence};
+use store::Store;
 
 use crate::error::OrchestratorError;
 use crate::recorder::agent_log::AgentLog;
-use crate::store::Store;
 
 #[derive(Default)]
 pub(super) struct LoadedLog {
@@ -64,8 +64,8 @@ impl LoadedLog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{NewRecord, SqliteStore};
     use job::{CallEnd, Fence, JobDefaults, NewJob};
+    use store::{NewRecord, SqliteStore};
 
     /// Pages are also limited by size, so a short page is not necessarily the last one.
     #[tokio::test]

@@ -50,11 +50,13 @@ use job::{
 };
 use protocol::GuestClient;
 use sandbox::{EndReason, Ended, SandboxId};
+use store::StoreError;
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::create_sandbox::SandboxChoice;
 use self::work_time::WorkTime;
+
 use crate::core::Core;
 use crate::core::kernel_guard::LostKernelGuard;
 use crate::core::last_use::LastUse;
@@ -94,6 +96,12 @@ pub(crate) enum DriverExit {
 impl From<OrchestratorError> for DriverExit {
     fn from(error: OrchestratorError) -> Self {
         Self::Failed(error)
+    }
+}
+
+impl From<StoreError> for DriverExit {
+    fn from(error: StoreError) -> Self {
+        Self::Failed(error.into())
     }
 }
 
@@ -181,7 +189,7 @@ impl Driver {
         }
         match JobEgress::open(&self.core, &self.recorder, &self.spec, &self.past, self.used.clone()).await {
             Ok(egress) => self.egress = Some(egress),
-            Err(error @ OrchestratorError::Fenced(_)) => return Err(error),
+            Err(error @ OrchestratorError::Store(StoreError::Fenced(_))) => return Err(error),
             Err(error) if error.needs_operator() => return Err(error),
             Err(error) => {
                 let why = StateReason::new(error.code(), describe(&error));
@@ -211,7 +219,7 @@ impl Driver {
             Err(DriverExit::Cancelled) => {
                 self.end_without_sandbox(Outcome::Cancelled, Some(cancelled())).await
             }
-            Err(DriverExit::NoRoom(detail)) => self.requeue(view, OrchestratorError::DiskFull, detail).await,
+            Err(DriverExit::NoRoom(detail)) => self.requeue(view, StoreError::DiskFull.into(), detail).await,
             Err(DriverExit::Failed(error)) if error.needs_operator() => {
                 let detail = error.to_string();
                 self.requeue(view, error, detail).await
@@ -238,7 +246,11 @@ impl Driver {
             // The reconciler removes whatever is left.
             let _ = self.core.backend.destroy(sandbox).await;
         }
-        let remedy = if matches!(error, OrchestratorError::DiskFull) { "; free some space" } else { "" };
+        let remedy = if matches!(error, OrchestratorError::Store(StoreError::DiskFull)) {
+            "; free some space"
+        } else {
+            ""
+        };
         let reason = format!("no sandbox can be made: {detail}{remedy}; the job is tried again until then");
         let why = StateReason::new(error.code(), reason);
         self.recorder.change(Vec::new(), Transition::Requeued, Some(why)).await?;
@@ -293,8 +305,8 @@ impl Driver {
             }
             DriverExit::Paused(pause) => self.pause(pause).await,
             DriverExit::Lost(ended) => self.lose_sandbox(ended).await,
-            DriverExit::NoRoom(_) => Err(OrchestratorError::DiskFull),
-            DriverExit::Failed(error @ OrchestratorError::Fenced(_)) => Err(error),
+            DriverExit::NoRoom(_) => Err(StoreError::DiskFull.into()),
+            DriverExit::Failed(error @ OrchestratorError::Store(StoreError::Fenced(_))) => Err(error),
             // Another driver continues in the same sandbox later.
             DriverExit::Failed(error) if error.needs_operator() => Err(error),
             DriverExit::Failed(error) => {

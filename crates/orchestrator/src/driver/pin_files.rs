@@ -1,10 +1,10 @@
 //! The digests of a job's result files in its log, so that later changes to a file are detected.
 
 use job::{EventBody, JobId, NewEvent};
+use store::measure_file;
 
 use crate::core::Core;
 use crate::data_folder::result_files;
-use crate::store::evidence::file_digests::measure;
 
 /// An event for each result file as it is now; none for a file that cannot be read.
 pub(super) async fn pin_result_files(core: &Core, job: JobId) -> Vec<NewEvent> {
@@ -12,7 +12,7 @@ pub(super) async fn pin_result_files(core: &Core, job: JobId) -> Vec<NewEvent> {
     let measured = tokio::task::spawn_blocking(move || {
         let files =
             result_files::list(&folder).into_iter().filter(|file| result_files::is_pinned(&file.name));
-        let measured = files.map(|file| measure(&folder, &file.name));
+        let measured = files.map(|file| measure_file(&folder, &file.name));
         measured.collect::<Vec<_>>()
     });
     let mut events = Vec::new();

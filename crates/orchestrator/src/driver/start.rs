@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use job::{Event, EventBody, Generation, JobId, JobKind, JobSpec, JobView, Work};
+use store::StoreError;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
@@ -14,6 +15,7 @@ use super::known_boot::KnownBoot;
 use super::loaded_log::LoadedLog;
 use super::work_time::WorkTime;
 use super::{Driver, file_history};
+
 use crate::core::Core;
 use crate::core::kernel_guard::LostKernelGuard;
 use crate::core::last_use::LastUse;
@@ -40,7 +42,9 @@ pub(crate) async fn drive(core: Arc<Core>, job: JobId, generation: Generation) {
     };
     match result {
         Ok(()) => core.retry_backoff.forget(job),
-        Err(error @ OrchestratorError::Fenced(_)) => tracing::warn!(%job, %error, "stopped driving"),
+        Err(error @ OrchestratorError::Store(StoreError::Fenced(_))) => {
+            tracing::warn!(%job, %error, "stopped driving")
+        }
         Err(error) => handle_driver_failure(&core, job, generation, &error).await,
     }
     release(&core, job, generation).await;
@@ -49,7 +53,7 @@ pub(crate) async fn drive(core: Arc<Core>, job: JobId, generation: Generation) {
 /// Releases the job's lease. Without this, nobody would own the job for as long as this server runs and renews the
 /// lease.
 async fn release(core: &Core, job: JobId, generation: Generation) {
-    while let Err(error) = core.store.release(job, generation).await
+    while let Err(error) = core.store.release(job, generation).await.map_err(OrchestratorError::from)
         && error.needs_operator()
     {
         tracing::warn!(%job, %error, "the job cannot be given back, trying again");
@@ -80,7 +84,7 @@ async fn drive_to_end(core: Arc<Core>, job: JobId, generation: Generation) -> Re
     let mut log = AgentLog::start(&core.folder.agent_log(job))?;
     let LoadedLog { events: past, last, .. } = LoadedLog::read(core.store.as_ref(), job, &mut log).await?;
     let spec = Arc::new(spec_of(job, &past)?);
-    let view = JobView::of_log(job, &past).ok_or(OrchestratorError::NoJob(job))?;
+    let view = JobView::of_log(job, &past).ok_or(StoreError::NoJob(job))?;
     write_input(&core, job, &spec)?;
     let (first_request, first_idle) = (view.control_request, view.idle_ms);
     let work_time = WorkTime::resumed(&view);
@@ -159,11 +163,11 @@ async fn drive_to_end(core: Arc<Core>, job: JobId, generation: Generation) -> Re
 fn spec_of(job: JobId, log: &[Event]) -> Result<JobSpec, OrchestratorError> {
     match log.first().map(|event| &event.body) {
         Some(EventBody::JobCreated { spec }) => Ok((**spec).clone()),
-        Some(_) => Err(OrchestratorError::Unreadable {
+        Some(_) => Err(OrchestratorError::Store(StoreError::Unreadable {
             what: "a job".into(),
             source: "its log does not start with its creation".into(),
-        }),
-        None => Err(OrchestratorError::NoJob(job)),
+        })),
+        None => Err(StoreError::NoJob(job).into()),
     }
 }
 

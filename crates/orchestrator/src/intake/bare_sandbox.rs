@@ -13,13 +13,13 @@ use job::{
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use store::{Created, NewRecord, StoreError};
 use utoipa::ToSchema;
 
 use crate::clock::now_ms;
 use crate::core::Orchestrator;
 use crate::core::images;
 use crate::error::OrchestratorError;
-use crate::store::{Created, NewRecord};
 
 /// Default idle timeout.
 const DEFAULT_IDLE: Duration = Duration::from_secs(3600);
@@ -185,8 +185,8 @@ impl Orchestrator {
     pub async fn sandbox(&self, id: JobId) -> Result<SandboxView, OrchestratorError> {
         match self.core.store.job(id).await {
             Ok(view) if view.kind == JobKind::Sandbox => Ok(self.with_expiry(self.with_waiting_reason(view))),
-            Ok(_) | Err(OrchestratorError::NoJob(_)) => Err(OrchestratorError::NoSandbox(id)),
-            Err(error) => Err(error),
+            Ok(_) | Err(StoreError::NoJob(_)) => Err(OrchestratorError::NoSandbox(id)),
+            Err(error) => Err(error.into()),
         }
     }
 

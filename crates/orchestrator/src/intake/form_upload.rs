@@ -65,7 +65,7 @@ impl Orchestrator {
             Afterwards::Keep => {
                 let kept = EventBody::StateChanged { state: JobState::Draft, code: None, reason: None };
                 self.core.store.append(id, Fence::Anybody, vec![kept.into()]).await?;
-                self.core.store.job(id).await
+                Ok(self.core.store.job(id).await?)
             }
         }
     }

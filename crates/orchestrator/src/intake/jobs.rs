@@ -17,7 +17,7 @@ impl Orchestrator {
     /// # Errors
     /// There is no such job.
     pub async fn job(&self, id: JobId) -> Result<JobView, OrchestratorError> {
-        self.core.store.job(id).await.map(|view| self.with_waiting_reason(view))
+        Ok(self.with_waiting_reason(self.core.store.job(id).await?))
     }
 
     /// Adds what the job currently waits for, if the operator must act. No event records this, since the cause may be
@@ -74,7 +74,7 @@ impl Orchestrator {
             // The job has no driver yet; start one to end it, whether or not there is room to run it.
             None => start_driver(&self.core, id).await?,
         }
-        self.core.store.job(id).await
+        Ok(self.core.store.job(id).await?)
     }
 
     /// The events after a sequence number, oldest first.
@@ -84,7 +84,7 @@ impl Orchestrator {
         after: Sequence,
         limit: usize,
     ) -> Result<Vec<Event>, OrchestratorError> {
-        self.core.store.events(id, after, limit).await
+        Ok(self.core.store.events(id, after, limit).await?)
     }
 
     /// A receiver that changes when a job has new events.

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use job::{EventBody, InvalidField, JobId, JobSpec, JobState, Work};
+use store::{Created, NewRecord, digest};
 
 use crate::core::Orchestrator;
 use crate::core::RETRY_AFTER_S;
@@ -12,7 +13,6 @@ use crate::error::OrchestratorError;
 use crate::intake::form_upload;
 use crate::intake::submission::{Accepted, Bringing, Repeated, Submission};
 use crate::scheduler::start_driver;
-use crate::store::{Created, NewRecord, digest};
 
 impl Orchestrator {
     /// Accepts a job. The job is durable when this returns.

@@ -15,6 +15,7 @@ use job::{
     UserAction, UserActionKind, within, workspace_path,
 };
 use protocol::FileErrorCode;
+use store::{Created, NewRecord};
 use uuid::Uuid;
 
 use crate::core::Orchestrator;
@@ -24,7 +25,6 @@ use crate::error::file_error;
 use crate::intake::form_upload;
 use crate::intake::submission::{Accepted, Repeated};
 use crate::intake::unpack::{ArchiveKind, unpack};
-use crate::store::{Created, NewRecord};
 
 impl Orchestrator {
     /// Adds a whole file to a draft, or nothing; returns its size.
@@ -169,7 +169,7 @@ impl Orchestrator {
         let events = events.into_iter().map(|body| NewEvent::from(body).with_actor(self.actor())).collect();
         self.core.store.append(id, Fence::Anybody, events).await?;
         self.core.queue_changed.notify_one();
-        self.core.store.job(id).await
+        Ok(self.core.store.job(id).await?)
     }
 
     /// Creates a new job with the same specification and files as another one.

@@ -74,7 +74,7 @@ impl Orchestrator {
             _ => Ok(()),
         })
         .await?;
-        if resumes { self.attend(id, &before).await } else { self.core.store.job(id).await }
+        if resumes { self.attend(id, &before).await } else { Ok(self.core.store.job(id).await?) }
     }
 
     /// Asks a job to pause before its next call.
@@ -243,7 +243,7 @@ impl Orchestrator {
     /// Records a user's action in the log of a job, and returns the job afterwards.
     async fn tell(&self, id: JobId, events: Vec<NewEvent>) -> Result<JobView, OrchestratorError> {
         self.append_user_events(id, events).await?;
-        self.core.store.job(id).await
+        Ok(self.core.store.job(id).await?)
     }
 
     /// Records a user's action in the log of a job; through the job's driver, if it has one.
@@ -282,7 +282,7 @@ impl Orchestrator {
         if matches!(before.state, JobState::Queued | JobState::Paused) && !self.core.live.contains(id) {
             start_driver(&self.core, id).await?;
         }
-        self.core.store.job(id).await
+        Ok(self.core.store.job(id).await?)
     }
 
     async fn unfinished_job(&self, id: JobId) -> Result<JobView, OrchestratorError> {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use job::{
     AppliedCeilings, EventBody, InvalidField, JobId, JobKind, JobState, JobView, check_seconds, invalid,
 };
+use store::StoreError;
 
 use crate::core::Orchestrator;
 use crate::error::OrchestratorError;
@@ -33,7 +34,7 @@ impl Orchestrator {
         let _turn = self.core.extending.lock().await;
         let view = self.core.store.job(id).await?;
         if view.kind == JobKind::Sandbox {
-            return Err(OrchestratorError::NoJob(id));
+            return Err(StoreError::NoJob(id).into());
         }
         // A job that has ended is reported as such, whatever the new limit would be.
         check_is_unfinished(&view)?;

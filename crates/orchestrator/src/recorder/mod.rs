@@ -21,6 +21,7 @@ use job::{
     CallRef, CallStatus, Event, EventBody, EventKind, Fence, Generation, JobId, JobView, Kinds, NewEvent,
     Sequence, Transition, WITHOUT_OUTPUT,
 };
+use store::{Store, StoreError};
 use tokio::sync::{Mutex, MutexGuard, Notify, mpsc, oneshot, watch};
 
 use crate::clock::now_ms;
@@ -31,7 +32,6 @@ use crate::recorder::redact::redact_event;
 use crate::recorder::refused_connections::RefusedConnections;
 use crate::recorder::running_calls::RunningCalls;
 use crate::recorder::time_limit::TimeLimit;
-use crate::store::Store;
 
 /// How often a store error of unknown cause is retried.
 const MAX_TRIES: u32 = 6;
@@ -371,7 +371,7 @@ impl Recorder {
     pub(crate) async fn put_blob(&self, bytes: Vec<u8>) -> Result<String, OrchestratorError> {
         let mut tries = self.waiting.tries();
         loop {
-            match self.store.put_blob(self.job, bytes.clone()).await {
+            match self.store.put_blob(self.job, bytes.clone()).await.map_err(OrchestratorError::from) {
                 Err(error) if should_retry(&error, tries.count()) => {
                     tracing::warn!(job = %self.job, %error, "a payload cannot be stored, trying again");
                     tries.pause(&error).await;
@@ -460,7 +460,7 @@ impl Recorder {
     }
 
     async fn place(&self, events: Vec<NewEvent>) -> Result<Vec<Event>, OrchestratorError> {
-        self.store.append(self.job, Fence::Owner(self.generation), events).await
+        Ok(self.store.append(self.job, Fence::Owner(self.generation), events).await?)
     }
 
     /// Applies the appended events, after those that others appended before them.
@@ -486,7 +486,8 @@ impl Recorder {
 
 /// Whether to retry: without limit for errors that the operator can resolve, a few times for errors of unknown cause.
 fn should_retry(error: &OrchestratorError, tries: u32) -> bool {
-    error.needs_operator() || matches!(error, OrchestratorError::Store { .. }) && tries < MAX_TRIES
+    error.needs_operator()
+        || matches!(error, OrchestratorError::Store(StoreError::Failed { .. })) && tries < MAX_TRIES
 }
 
 /// Why a job waits or ends.
@@ -507,8 +508,8 @@ impl StateReason {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{Created, NewRecord, SqliteStore};
     use job::{JobDefaults, NewJob};
+    use store::{Created, NewRecord, SqliteStore};
 
     #[test]
     fn effect_of_every_tool_is_known() {
@@ -542,17 +543,17 @@ mod tests {
     async fn driver_waits_for_a_full_database_and_api_calls_fail_at_once() {
         let folder = tempfile::tempdir().unwrap();
         let (store, recorder) = recorder(folder.path()).await;
-        store.set_full(true).await;
+        store.set_full(true).await.unwrap();
         let driver = tokio::spawn({
             let recorder = Arc::clone(&recorder);
             async move { recorder.append(many_notes()).await }
         });
-        assert!(matches!(recorder.waiting().begun().await, OrchestratorError::DiskFull));
+        assert!(matches!(recorder.waiting().begun().await, OrchestratorError::Store(StoreError::DiskFull)));
         let refused = recorder.append_now(vec![EventBody::Note { text: "now".into() }.into()]).await;
-        assert!(matches!(refused, Err(OrchestratorError::DiskFull)), "{refused:?}");
+        assert!(matches!(refused, Err(OrchestratorError::Store(StoreError::DiskFull))), "{refused:?}");
         recorder.catch_up().await.unwrap();
         assert!(recorder.waiting().cause().is_some() && !driver.is_finished(), "the driver waits on");
-        store.set_full(false).await;
+        store.set_full(false).await.unwrap();
         assert_eq!(driver.await.unwrap().unwrap().len(), 100);
         assert!(recorder.last().await == 101 && recorder.waiting().cause().is_none());
         assert!(!recorder.waiting().total().is_zero());
@@ -576,12 +577,13 @@ mod tests {
 
     #[test]
     fn errors_that_need_the_operator_are_retried_without_limit() {
-        let unavailable = OrchestratorError::StoreUnavailable { why: "read-only".into() };
-        for error in [unavailable, OrchestratorError::DiskFull, OrchestratorError::StoreBusy] {
+        let unavailable = StoreError::Unavailable { why: "read-only".into() };
+        for error in [unavailable, StoreError::DiskFull, StoreError::Busy] {
+            let error = OrchestratorError::from(error);
             assert!(should_retry(&error, u32::MAX), "{error}");
         }
         let unknown =
-            OrchestratorError::Store { what: "storing an event".into(), source: "constraint".into() };
+            StoreError::Failed { what: "storing an event".into(), source: "constraint".into() }.into();
         assert!(should_retry(&unknown, 0) && !should_retry(&unknown, MAX_TRIES));
     }
 }

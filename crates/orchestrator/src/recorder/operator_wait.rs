@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use store::StoreError;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -89,7 +90,7 @@ impl Waiting {
             Ok(now) => now.cause.as_ref().and_then(|cause| cause.passing()),
             Err(_) => None,
         };
-        cause.unwrap_or(OrchestratorError::StoreBusy)
+        cause.unwrap_or(OrchestratorError::Store(StoreError::Busy))
     }
 
     /// How long the job has waited in total.
@@ -169,7 +170,7 @@ mod tests {
     async fn waits_under_an_earlier_server_count() {
         let waiting = Waiting::after(Duration::from_secs(30));
         assert!(waiting.cause().is_none());
-        let waits = waiting.wait_for(&OrchestratorError::DiskFull);
+        let waits = waiting.wait_for(&StoreError::DiskFull.into());
         tokio::time::advance(Duration::from_secs(60)).await;
         drop(waits);
         assert_eq!(waiting.total(), Duration::from_secs(90));
@@ -180,10 +181,11 @@ mod tests {
         let waiting = Waiting::default();
         let (mut one, mut other) = (waiting.tries(), waiting.tries());
         assert!(waiting.cause().is_none());
-        tokio::join!(one.pause(&OrchestratorError::DiskFull), other.pause(&OrchestratorError::DiskFull));
+        let full = OrchestratorError::from(StoreError::DiskFull);
+        tokio::join!(one.pause(&full), other.pause(&full));
         drop(one);
-        assert!(matches!(waiting.cause(), Some(OrchestratorError::DiskFull)));
-        assert!(matches!(waiting.begun().await, OrchestratorError::DiskFull));
+        assert!(matches!(waiting.cause(), Some(OrchestratorError::Store(StoreError::DiskFull))));
+        assert!(matches!(waiting.begun().await, OrchestratorError::Store(StoreError::DiskFull)));
         tokio::time::advance(Duration::from_secs(60)).await;
         drop(other);
         assert!(waiting.cause().is_none());

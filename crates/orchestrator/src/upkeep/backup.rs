@@ -15,13 +15,12 @@ use std::path::{Path, PathBuf};
 use job::{JobView, format_time};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use store::{DATABASE_FILE, LocalDatabase, TrustedKeys};
 use tar::{Builder, Header};
 
 use crate::clock::now_ms;
-use crate::data_folder::{AUTHORITY, DATABASE};
+use crate::data_folder::AUTHORITY;
 use crate::error::OrchestratorError;
-use crate::store::evidence::trust::TrustedKeys;
-use crate::store::{copy_database, jobs_in_copy};
 
 pub(crate) const MANIFEST: &str = "manifest.json";
 pub(crate) const FORMAT: u32 = 1;
@@ -71,8 +70,12 @@ pub struct BackupReport {
 ///
 /// # Errors
 /// The folder is not a Caisson data folder, the archive exists, or a file cannot be read or written.
-pub fn back_up(data: &Path, archive: &Path) -> Result<BackupReport, OrchestratorError> {
-    if !data.join(DATABASE).is_file() {
+pub fn back_up(
+    database: &dyn LocalDatabase,
+    data: &Path,
+    archive: &Path,
+) -> Result<BackupReport, OrchestratorError> {
+    if !data.join(DATABASE_FILE).is_file() {
         return Err(OrchestratorError::Backup(format!(
             "{} is no data folder of a server; name it with --data",
             data.display()
@@ -84,8 +87,9 @@ pub fn back_up(data: &Path, archive: &Path) -> Result<BackupReport, Orchestrator
     let scratch =
         Scratch { database: beside(archive, "partial-database"), file: beside(archive, "partial-file") };
     scratch.remove();
-    let written =
-        refuse_existing(archive).and_then(|()| write(data, &file, &partial, &scratch)).and_then(|report| {
+    let written = refuse_existing(archive)
+        .and_then(|()| write((database, data), &file, &partial, &scratch))
+        .and_then(|report| {
             fs::rename(&partial, archive)
                 .map_err(OrchestratorError::io(format!("writing {}", archive.display())))?;
             Ok(report)
@@ -149,17 +153,17 @@ impl Scratch {
 }
 
 fn write(
-    data: &Path,
+    (database, data): (&dyn LocalDatabase, &Path),
     file: &File,
     partial: &Path,
     scratch: &Scratch,
 ) -> Result<BackupReport, OrchestratorError> {
     let failed = || OrchestratorError::io(format!("writing {}", partial.display()));
-    let (jobs, checkpoints) = copy(data, scratch)?;
+    let (jobs, checkpoints) = copy(database, data, scratch)?;
     let encoder = zstd::Encoder::new(BufWriter::new(file), LEVEL).map_err(failed())?;
     let mut archive = Archive { tar: Builder::new(encoder), files: Vec::new() };
     let database = File::open(&scratch.database).map_err(failed())?;
-    archive.add(DATABASE, database, PRIVATE_MODE)?;
+    archive.add(DATABASE_FILE, database, PRIVATE_MODE)?;
     let mut gone = Vec::new();
     for job in &jobs {
         if !add_job(&mut archive, data, job, &checkpoints, scratch)? {
@@ -184,12 +188,16 @@ fn write(
 type Checkpoints = HashMap<String, File>;
 
 /// Copies the database and makes sure that every checkpoint it refers to can be read.
-fn copy(data: &Path, scratch: &Scratch) -> Result<(Vec<JobView>, Checkpoints), OrchestratorError> {
+fn copy(
+    database: &dyn LocalDatabase,
+    data: &Path,
+    scratch: &Scratch,
+) -> Result<(Vec<JobView>, Checkpoints), OrchestratorError> {
     for _ in 0..ATTEMPTS {
         scratch.remove();
         let mut held = hold_checkpoints(data);
-        copy_database(&data.join(DATABASE), &scratch.database)?;
-        let jobs = jobs_in_copy(&scratch.database)?;
+        database.copy(data, &scratch.database)?;
+        let jobs = database.jobs_in_copy(&scratch.database)?;
         let all_held = jobs.iter().filter_map(checkpoint_of).all(|path| {
             if !held.contains_key(&path)
                 && let Ok(file) = File::open(data.join(&path))

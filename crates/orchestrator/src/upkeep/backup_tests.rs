@@ -3,31 +3,29 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use job::{EventBody, Fence, JobDefaults, JobId, JobState, NewEvent, NewJob};
 use sandbox::SandboxId;
+use store::{ExternalRecords, LocalDatabase, NewRecord, Sqlite, Store, TrustedKeys, verify_audit};
 use tempfile::TempDir;
 
-use crate::audit::verify_audit;
 use crate::core::model_choice_file::ModelChoiceFile;
 use crate::data_folder::DataFolder;
-use crate::store::evidence::external_records::ExternalRecords;
-use crate::store::evidence::trust::TrustedKeys;
-use crate::store::{NewRecord, SqliteStore, Store};
 use crate::upkeep::backup::back_up;
 use crate::upkeep::restore::restore;
 
 struct Host {
     root: TempDir,
     folder: DataFolder,
-    store: SqliteStore,
+    store: Arc<dyn Store>,
 }
 
 impl Host {
     fn new() -> Self {
         let root = tempfile::tempdir().unwrap();
         let folder = DataFolder::open(&root.path().join("data")).unwrap();
-        let store = SqliteStore::open(&folder.database()).unwrap();
+        let store = Sqlite.open(&root.path().join("data")).unwrap();
         Self { root, folder, store }
     }
 
@@ -65,7 +63,7 @@ impl Host {
         fs::write(&upload, "theirs").unwrap();
         fs::set_permissions(&upload, fs::Permissions::from_mode(0o755)).unwrap();
         let archive = self.path("backup.tar.zst");
-        let report = back_up(&self.path("data"), &archive).unwrap();
+        let report = back_up(&Sqlite, &self.path("data"), &archive).unwrap();
         assert_eq!((report.jobs, report.unfinished, report.gone.len()), (2, 1, 0));
         (over, running, archive)
     }
@@ -88,12 +86,12 @@ async fn concurrent_backup_to_the_same_file_is_refused() {
     let archive = host.path("backup.tar.zst");
     let partial = fs::File::create(host.path("backup.tar.zst.partial")).unwrap();
     partial.lock().unwrap();
-    let error = back_up(&host.path("data"), &archive).unwrap_err().to_string();
+    let error = back_up(&Sqlite, &host.path("data"), &archive).unwrap_err().to_string();
     assert!(error.contains("another backup to") && error.contains("choose another name"), "{error}");
     assert!(host.path("backup.tar.zst.partial").exists());
     // Leftovers of a killed backup do not get in the way.
     drop(partial);
-    back_up(&host.path("data"), &archive).unwrap();
+    back_up(&Sqlite, &host.path("data"), &archive).unwrap();
     assert!(archive.exists() && !host.path("backup.tar.zst.partial").exists());
 }
 
@@ -106,7 +104,7 @@ async fn restore_works_while_the_original_server_keeps_running() {
         .await
         .unwrap();
     let target = host.path("restored");
-    let report = restore(&archive, &target).await.unwrap();
+    let report = restore(Arc::new(Sqlite), &archive, &target).await.unwrap();
     assert_eq!((report.jobs, report.unfinished), (2, 1));
     let folder = DataFolder::open(&target).unwrap();
     assert_eq!(fs::read(folder.output(over)).unwrap(), vec![7; 300_000]);
@@ -115,14 +113,14 @@ async fn restore_works_while_the_original_server_keeps_running() {
     assert!(!folder.job(running).join("checkpoint-2.partial").exists());
     let upload = folder.upload(running).join("checkpoint-of-the-impartial");
     assert_eq!(fs::metadata(upload).unwrap().permissions().mode() & 0o777, 0o755);
-    let store = SqliteStore::open(&folder.database()).unwrap();
+    let store = Sqlite.open(&target).unwrap();
     assert_eq!(store.events(over, 0, 10).await.unwrap().len(), 3, "what came after the backup is not in it");
     let (before, after) = (host.store.job(running).await.unwrap(), store.job(running).await.unwrap());
     assert_eq!(after.state, JobState::Running);
     assert!(after.sandbox.is_some() && after.sandbox != before.sandbox, "it shares a sandbox with the first");
     store.sign_heads().await.unwrap();
     let trusted = TrustedKeys::of_folder(&target);
-    let report = verify_audit(&target, None, &ExternalRecords::default(), &trusted).unwrap();
+    let report = verify_audit(&Sqlite, &target, None, &ExternalRecords::default(), &trusted).unwrap();
     assert!(report.is_sound, "what the first server signed is good here: {report:?}");
     assert_eq!(report.jobs.iter().filter(|job| job.heads > 0).count(), 2, "{report:?}");
 }
@@ -131,12 +129,12 @@ async fn restore_works_while_the_original_server_keeps_running() {
 async fn restore_into_a_used_or_nonempty_folder_is_refused() {
     let host = Host::new();
     let (_, _, archive) = host.backed_up().await;
-    let error = restore(&archive, &host.path("data")).await.unwrap_err().to_string();
+    let error = restore(Arc::new(Sqlite), &archive, &host.path("data")).await.unwrap_err().to_string();
     assert!(error.contains("in use by another caisson server"), "{error}");
     let other = host.path("other");
     fs::create_dir(&other).unwrap();
     fs::write(other.join("mine"), "").unwrap();
-    let error = restore(&archive, &other).await.unwrap_err().to_string();
+    let error = restore(Arc::new(Sqlite), &archive, &other).await.unwrap_err().to_string();
     assert!(error.contains("is not empty"), "{error}");
     assert_eq!(fs::read_dir(&other).unwrap().count(), 1);
 }
@@ -152,7 +150,7 @@ async fn restore_starts_over_after_a_killed_restore() {
         fs::write(folder.join("restore.partial/caisson.db"), "half").unwrap();
         fs::create_dir_all(folder.join("jobs").join(moved)).unwrap();
         fs::write(folder.join("lock"), "").unwrap();
-        restore(&archive, &folder).await.unwrap();
+        restore(Arc::new(Sqlite), &archive, &folder).await.unwrap();
         assert!(!folder.join("restore.partial").exists());
         assert!(folder.join("jobs").join(over.to_string()).join("output.zip").is_file());
         assert!(moved.is_empty() || !folder.join("jobs").join(moved).exists(), "of the first attempt");
@@ -161,7 +159,7 @@ async fn restore_starts_over_after_a_killed_restore() {
     // Files that the restore did not create are not touched.
     fs::create_dir_all(folder.join("restore.partial")).unwrap();
     fs::write(folder.join("mine"), "").unwrap();
-    let error = restore(&archive, &folder).await.unwrap_err().to_string();
+    let error = restore(Arc::new(Sqlite), &archive, &folder).await.unwrap_err().to_string();
     assert!(error.contains("is not empty") && folder.join("restore.partial").exists(), "{error}");
 }
 
@@ -178,7 +176,7 @@ async fn damaged_or_truncated_archive_is_refused_without_leftovers() {
     ] {
         let path = host.path(name);
         fs::write(&path, bytes).unwrap();
-        let error = restore(&path, &target).await.unwrap_err().to_string();
+        let error = restore(Arc::new(Sqlite), &path, &target).await.unwrap_err().to_string();
         assert!(error.contains("damaged"), "{name}: {error}");
         assert_empty(&target);
     }
@@ -194,7 +192,7 @@ async fn backups_do_not_contain_the_key_of_the_chosen_model() {
     let tar = zstd::decode_all(fs::File::open(&archive).unwrap()).unwrap();
     assert!(!tar.windows(14).any(|bytes| bytes == b"sk-very-secret"));
     let target = host.path("restored");
-    restore(&archive, &target).await.unwrap();
+    restore(Arc::new(Sqlite), &archive, &target).await.unwrap();
     assert_eq!(ModelChoiceFile::of_folder(&target).read().unwrap(), None);
 }
 
@@ -211,7 +209,7 @@ async fn restore_names_a_modified_file() {
     };
     let path = host.path("changed");
     fs::write(&path, zstd::encode_all(changed.as_slice(), 1).unwrap()).unwrap();
-    let error = restore(&path, &host.path("restored")).await.unwrap_err().to_string();
+    let error = restore(Arc::new(Sqlite), &path, &host.path("restored")).await.unwrap_err().to_string();
     assert!(error.contains(&format!("jobs/{over}/output.zip is not what was backed up")), "{error}");
 }
 
@@ -228,7 +226,8 @@ async fn archive_with_paths_outside_the_folder_is_refused() {
         tar.append(&header, std::io::empty()).unwrap();
         let archive = root.path().join("archive");
         fs::write(&archive, zstd::encode_all(tar.into_inner().unwrap().as_slice(), 1).unwrap()).unwrap();
-        let error = restore(&archive, &root.path().join("target")).await.unwrap_err().to_string();
+        let error =
+            restore(Arc::new(Sqlite), &archive, &root.path().join("target")).await.unwrap_err().to_string();
         assert!(error.contains("does not belong in it"), "{path}: {error}");
     }
     assert!(!root.path().join("outside").exists());
@@ -239,9 +238,9 @@ fn backup_never_overwrites_and_refuses_foreign_folders() {
     let host = Host::new();
     let archive = host.path("backup");
     fs::write(&archive, "precious").unwrap();
-    let error = back_up(&host.path("data"), &archive).unwrap_err().to_string();
+    let error = back_up(&Sqlite, &host.path("data"), &archive).unwrap_err().to_string();
     assert!(error.contains("exists"), "{error}");
     assert_eq!(fs::read_to_string(&archive).unwrap(), "precious");
-    let error = back_up(host.root.path(), &host.path("new")).unwrap_err().to_string();
+    let error = back_up(&Sqlite, host.root.path(), &host.path("new")).unwrap_err().to_string();
     assert!(error.contains("is no data folder"), "{error}");
 }

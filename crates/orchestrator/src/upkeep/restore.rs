@@ -11,15 +11,15 @@ use std::io::{self, BufReader, Read};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use job::{EventBody, Fence, JobId};
 use sandbox::SandboxId;
+use store::{DATABASE_FILE, LocalDatabase, trust_old_keys};
 use tar::EntryType;
 
-use crate::data_folder::{DATABASE, DataFolder};
+use crate::data_folder::DataFolder;
 use crate::error::OrchestratorError;
-use crate::store::evidence::trust::trust_old_keys;
-use crate::store::{SqliteStore, Store, check_copy, jobs_in_copy, keys_of_heads};
 use crate::upkeep::backup::{BackupReport, FORMAT, Hashed, MANIFEST, Manifest, ManifestFile};
 
 /// The folder for unpacking, inside the new data folder.
@@ -31,16 +31,20 @@ const MAX_MANIFEST_BYTES: u64 = 1024 * 1024 * 1024;
 ///
 /// # Errors
 /// The folder is in use or not empty, the archive is damaged or has an unknown format, or the disk is full.
-pub async fn restore(archive: &Path, data: &Path) -> Result<BackupReport, OrchestratorError> {
+pub async fn restore(
+    database: Arc<dyn LocalDatabase>,
+    archive: &Path,
+    data: &Path,
+) -> Result<BackupReport, OrchestratorError> {
     check_empty(data)?;
-    let folder = DataFolder::open(data)?;
-    let restored = fill(archive, data, &folder).await;
+    let _lock = DataFolder::open(data)?;
+    let restored = fill(database, archive, data).await;
     if restored.is_err() {
         for name in [UNPACK_FOLDER, "jobs"] {
             let _ = fs::remove_dir_all(data.join(name));
         }
         let keys = ["audit.key", "audit.pub", "audit.pub.old"];
-        for name in [DATABASE, "caisson.db-wal", "caisson.db-shm", "lock"].into_iter().chain(keys) {
+        for name in [DATABASE_FILE, "caisson.db-wal", "caisson.db-shm", "lock"].into_iter().chain(keys) {
             let _ = fs::remove_file(data.join(name));
         }
     }
@@ -92,14 +96,19 @@ fn is_interrupted_restore(data: &Path, names: &[String]) -> bool {
         && (is_begun || !has_jobs)
 }
 
-async fn fill(archive: &Path, data: &Path, folder: &DataFolder) -> Result<BackupReport, OrchestratorError> {
+async fn fill(
+    database: Arc<dyn LocalDatabase>,
+    archive: &Path,
+    data: &Path,
+) -> Result<BackupReport, OrchestratorError> {
     let unpack_folder = data.join(UNPACK_FOLDER);
     let work = {
         let (archive, unpack_folder) = (archive.to_owned(), unpack_folder.clone());
+        let database = Arc::clone(&database);
         tokio::task::spawn_blocking(move || {
             let manifest = unpack(&archive, &unpack_folder)?;
-            check_copy(&unpack_folder.join(DATABASE))?;
-            let jobs = jobs_in_copy(&unpack_folder.join(DATABASE))?;
+            database.check_copy(&unpack_folder.join(DATABASE_FILE))?;
+            let jobs = database.jobs_in_copy(&unpack_folder.join(DATABASE_FILE))?;
             Ok::<_, OrchestratorError>((manifest, jobs))
         })
     };
@@ -111,10 +120,10 @@ async fn fill(archive: &Path, data: &Path, folder: &DataFolder) -> Result<Backup
     // valid.
     let signed_by = match &manifest.audit_keys {
         Some(keys) => keys.clone(),
-        None => keys_of_heads(&folder.database())?,
+        None => database.signing_keys(data)?,
     };
     trust_old_keys(data, &signed_by)?;
-    let store = SqliteStore::open(&folder.database())?;
+    let store = database.open(data)?;
     let made_at = &manifest.created;
     for job in jobs.iter().filter(|job| !job.state.is_over()) {
         let text = format!("restored from a backup of {made_at}");
@@ -173,7 +182,7 @@ fn is_ours(path: &Path) -> bool {
         })
         .collect();
     match parts.as_deref() {
-        Some([name]) => *name == DATABASE,
+        Some([name]) => *name == DATABASE_FILE,
         Some(["jobs", job, _, ..]) => JobId::from_str(job).is_ok(),
         _ => false,
     }
@@ -223,7 +232,7 @@ fn compare(text: &str, found: &HashMap<String, ManifestFile>) -> Result<Manifest
             None => return Err(damaged(format!("{} is missing", file.path))),
         }
     }
-    if manifest.files.len() != found.len() || !found.contains_key(DATABASE) {
+    if manifest.files.len() != found.len() || !found.contains_key(DATABASE_FILE) {
         return Err(damaged("its list of files does not fit its files"));
     }
     Ok(manifest)
@@ -236,7 +245,7 @@ fn put_in_place(unpack_folder: &Path, data: &Path) -> Result<(), OrchestratorErr
     if let Ok(entries) = fs::read_dir(&jobs) {
         moves.extend(entries.flatten().map(|job| (job.path(), data.join("jobs").join(job.file_name()))));
     }
-    moves.push((unpack_folder.join(DATABASE), data.join(DATABASE)));
+    moves.push((unpack_folder.join(DATABASE_FILE), data.join(DATABASE_FILE)));
     for (from, to) in moves {
         fs::rename(&from, &to).map_err(OrchestratorError::io(format!("writing {}", to.display())))?;
     }

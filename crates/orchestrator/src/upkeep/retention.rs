@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use job::{Actor, JobId, JobState};
+use store::{Removable, StoreError};
 
 use crate::clock::now_ms;
 use crate::core::Core;
 use crate::core::Orchestrator;
 use crate::error::OrchestratorError;
 use crate::intake::form_upload;
-use crate::store::Removable;
 use crate::upkeep::clock_watch::{ClockWatch, Verdict};
 
 /// How often old jobs are removed.
@@ -190,7 +190,7 @@ pub(crate) async fn delete(core: &Arc<Core>, job: JobId, by: Actor) -> Result<()
 /// Removes the folders of deleted jobs that are left over because the server was killed or the removal failed.
 async fn finish_deletions(core: &Arc<Core>) {
     for job in core.folder.noted_deletions() {
-        if !matches!(core.store.job(job).await, Err(OrchestratorError::NoJob(_))) {
+        if !matches!(core.store.job(job).await, Err(StoreError::NoJob(_))) {
             continue;
         }
         match remove_folder(core, job).await {
@@ -237,7 +237,7 @@ async fn remove_unknown(core: &Arc<Core>, oldest_kept: i64) -> Result<(), Orches
             break;
         }
         match core.store.job(job).await {
-            Err(OrchestratorError::NoJob(_)) if !core.live.contains(job) => {}
+            Err(StoreError::NoJob(_)) if !core.live.contains(job) => {}
             // Other errors do not say whether the job is known.
             _ => continue,
         }

@@ -12,6 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use job::{JobId, NewJob};
 use orchestrator::{ArchiveKind, DataFolder, Orchestrator, Settings, Submission};
+use store::{LocalDatabase as _, Sqlite};
 
 /// Generous timeout that only detects hangs.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -72,7 +73,8 @@ impl TestServer {
 async fn start(folder: &Path, settings: Settings) -> Arc<Orchestrator> {
     let data = DataFolder::open(folder).unwrap();
     let backend: Arc<dyn sandbox::Backend> = Arc::new(guest::FakeBackend::default());
-    Arc::new(Orchestrator::start(data, backend, settings).await.unwrap())
+    let store = Sqlite.open(folder).unwrap();
+    Arc::new(Orchestrator::start(data, store, backend, settings).await.unwrap())
 }
 
 /// A tar of empty files.

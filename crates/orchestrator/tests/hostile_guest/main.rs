@@ -18,6 +18,7 @@ use job::{Event, EventBody, JobId, JobView, NewJob};
 use orchestrator::{
     DataFolder, ExecRequest, ExecStreamOptions, LiveUpdate, NewSandbox, Orchestrator, Settings, Submission,
 };
+use store::{LocalDatabase as _, Sqlite};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 /// Generous timeout that only detects hangs.
@@ -58,7 +59,8 @@ impl TestServer {
         fake_backend.set_misbehavior(lie);
         let data = DataFolder::open(folder.path()).unwrap();
         let backend: Arc<dyn sandbox::Backend> = Arc::<FakeBackend>::clone(&fake_backend);
-        let orchestrator = Orchestrator::start(data, backend, settings).await.unwrap();
+        let store = Sqlite.open(folder.path()).unwrap();
+        let orchestrator = Orchestrator::start(data, store, backend, settings).await.unwrap();
         Self { folder, orchestrator, fake_backend }
     }
 

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use job::{CallRef, CallStatus, Event, EventBody, Fence, JobDefaults, JobId, JobState, JobView, NewJob};
-use orchestrator::store::{Created, NewRecord, SqliteStore, Store as _};
 use orchestrator::{Bringing, DataFolder, NewSandbox, Settings, Submission};
 use sandbox::{Image, SandboxId};
+use store::{Created, LocalDatabase as _, NewRecord, Sqlite};
 
 use crate::guest::Misbehavior;
 use crate::trouble::begun;
@@ -208,7 +208,7 @@ async fn job_that_cannot_continue_delivers_its_checkpoint_and_ends_all_calls() {
     ];
     {
         let data = DataFolder::open(folder.path()).unwrap();
-        let store = SqliteStore::open(&data.database()).unwrap();
+        let store = Sqlite.open(folder.path()).unwrap();
         let created =
             store.create(NewRecord { id, spec, events: Vec::new(), idempotency: None }).await.unwrap();
         assert!(matches!(created, Created::New(_)));

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use job::{CallStatus, Event, EventBody, JobId, JobState, JobView};
 use orchestrator::{DataFolder, Orchestrator, Settings};
+use store::{LocalDatabase as _, Sqlite};
 
 use crate::guest::{KILLED, Misbehavior};
 use crate::{TIMEOUT, TestServer};
@@ -42,7 +43,8 @@ impl TestServer {
         drop(orchestrator);
         let data = DataFolder::open(folder.path()).unwrap();
         let backend: Arc<dyn sandbox::Backend> = Arc::<crate::guest::FakeBackend>::clone(&fake_backend);
-        let orchestrator = Orchestrator::start(data, backend, settings).await.unwrap();
+        let store = Sqlite.open(folder.path()).unwrap();
+        let orchestrator = Orchestrator::start(data, store, backend, settings).await.unwrap();
         Self { folder, orchestrator, fake_backend }
     }
 }

@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use job::{Actor, JobId, Key, KeyId};
-use orchestrator::{Orchestrator, OrchestratorError, Session, Token};
+use orchestrator::{Orchestrator, OrchestratorError, Session, StoreError, Token};
 use tokio::task::JoinError;
 use tracing::Instrument as _;
 
@@ -125,7 +125,7 @@ impl Access {
         let Some(own) = caller.restricted_to() else { return Ok(true) };
         match self.orchestrator.submitter(job).await {
             Ok(submitter) => Ok(submitter == Some(own)),
-            Err(OrchestratorError::NoJob(_)) => Ok(false),
+            Err(OrchestratorError::Store(StoreError::NoJob(_))) => Ok(false),
             Err(error) => Err(error.into()),
         }
     }

@@ -5,7 +5,7 @@ use axum::RequestExt;
 use axum::extract::{MatchedPath, Query, RawPathParams, Request};
 use axum::http::Uri;
 use job::JobId;
-use orchestrator::OrchestratorError;
+use orchestrator::{OrchestratorError, StoreError};
 
 use crate::problem::Problem;
 
@@ -55,7 +55,7 @@ impl Subject {
 
     /// The error for a job or sandbox that does not exist for the caller.
     pub(crate) fn not_found(&self, id: JobId) -> OrchestratorError {
-        if self.is_sandbox { OrchestratorError::NoSandbox(id) } else { OrchestratorError::NoJob(id) }
+        if self.is_sandbox { OrchestratorError::NoSandbox(id) } else { StoreError::NoJob(id).into() }
     }
 
     /// Whether the route is below a job or sandbox.

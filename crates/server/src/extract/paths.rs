@@ -4,7 +4,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{FromRef, FromRequestParts, MatchedPath, Path};
 use axum::http::request::Parts;
 use job::{JobId, JobKind, ShareId};
-use orchestrator::{Orchestrator, OrchestratorError};
+use orchestrator::{Orchestrator, OrchestratorError, StoreError};
 
 use super::workspace_path::WorkspacePath;
 use crate::access::{Caller, parse_job_id};
@@ -26,7 +26,7 @@ pub(crate) async fn check_owner(
 ) -> Result<(), Problem> {
     match caller.and_then(Caller::restricted_to) {
         Some(own) if orchestrator.submitter(id).await?.as_ref() != Some(&own) => {
-            Err(OrchestratorError::NoJob(id).into())
+            Err(OrchestratorError::Store(StoreError::NoJob(id)).into())
         }
         _ => Ok(()),
     }
@@ -46,7 +46,7 @@ where
     if JOB_ONLY_ACTIONS.iter().any(|action| route.strip_prefix(JOB_PREFIX) == Some(action))
         && Orchestrator::from_ref(state).job(id).await?.kind == JobKind::Sandbox
     {
-        return Err(OrchestratorError::NoJob(id).into());
+        return Err(OrchestratorError::Store(StoreError::NoJob(id)).into());
     }
     Ok(id)
 }

@@ -3,7 +3,7 @@
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use orchestrator::OrchestratorError;
+use orchestrator::{OrchestratorError, StoreError};
 use protocol::ProtocolError;
 
 use super::target::{Service, Target};
@@ -60,7 +60,9 @@ impl Page {
     /// The page that explains an error.
     pub(crate) fn of_error(target: Target, error: &OrchestratorError) -> Self {
         match error {
-            OrchestratorError::NoJob(_) | OrchestratorError::NoSandbox(_) => Self::JobNotFound,
+            OrchestratorError::Store(StoreError::NoJob(_)) | OrchestratorError::NoSandbox(_) => {
+                Self::JobNotFound
+            }
             OrchestratorError::WrongState { state, .. } if state.is_over() => Self::JobEnded,
             OrchestratorError::WrongState { state, .. } => {
                 Self::NoSandbox(format!("{state:?}").to_lowercase())

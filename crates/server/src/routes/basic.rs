@@ -5,7 +5,7 @@ use axum::extract::{FromRequest, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use job::{JobId, JobKind, JobView, NewJob};
-use orchestrator::{Accepted, OrchestratorError, Repeated, Submission};
+use orchestrator::{Accepted, OrchestratorError, Repeated, StoreError, Submission};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -103,7 +103,7 @@ pub(crate) async fn job_of(state: &AppState, id: JobId) -> Result<JobView, Probl
     let view = state.orchestrator.job(id).await?;
     match view.kind {
         JobKind::Job => Ok(view),
-        JobKind::Sandbox => Err(OrchestratorError::NoJob(id).into()),
+        JobKind::Sandbox => Err(OrchestratorError::Store(StoreError::NoJob(id)).into()),
     }
 }
 

@@ -26,13 +26,13 @@ use job::{
 };
 use protocol::CallKey;
 use sandbox::Ended;
+use store::Store;
 
 use self::network_text::network_text;
 use super::pause::{Pause, STUCK, with_remedy};
 use super::{Driver, DriverExit, describe};
 use crate::error::OrchestratorError;
 use crate::recorder::StateReason;
-use crate::store::Store;
 
 pub(super) use self::host::AgentHost;
 

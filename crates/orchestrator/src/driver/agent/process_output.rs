@@ -111,7 +111,7 @@ mod tests {
     use crate::driver::Captured;
     use crate::recorder::Recorder;
     use crate::recorder::agent_log::AgentLog;
-    use crate::store::{Created, NewRecord, SqliteStore, Store};
+    use store::{Created, NewRecord, SqliteStore, Store};
 
     async fn output(folder: &std::path::Path, call: &CallRef) -> ProcessOutput {
         let store = Arc::new(SqliteStore::open(&folder.join("caisson.db")).unwrap());

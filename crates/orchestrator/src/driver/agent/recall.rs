@@ -6,9 +6,9 @@ use agent::{OutputStore, Recall};
 use async_trait::async_trait;
 use job::JobId;
 use model::Embeddings;
+use store::Store;
 
 use super::super::Driver;
-use crate::store::Store;
 
 /// In the job's folder; a cache that can be deleted.
 const FOLDER: &str = "recall";

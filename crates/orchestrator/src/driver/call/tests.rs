@@ -10,10 +10,12 @@ use protocol::{
     IncomingStreams, Link, LinkCredentials, MessageStream, OutputChunk, OutputStream, Program, ProtocolError,
     Reply, Request, Side, VERSION, Welcome,
 };
+use store::StoreError;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::{Begin, CallHost, Consumer, Followed, Interrupt, run};
+
 use crate::error::OrchestratorError;
 
 const KILL_TIMEOUT: Duration = Duration::from_secs(15);
@@ -198,7 +200,7 @@ impl Consumer for Output {
 
     async fn take(&mut self, chunk: OutputChunk) -> Result<(), OrchestratorError> {
         if self.is_full {
-            return Err(OrchestratorError::DiskFull);
+            return Err(StoreError::DiskFull.into());
         }
         self.taken.push(format!("{} {}", chunk.sequence, String::from_utf8_lossy(&chunk.bytes)));
         self.next_chunk.send_replace(chunk.sequence + 1);
