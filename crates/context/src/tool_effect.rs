@@ -1,5 +1,5 @@
-//! What calls of our tools do to the workspace, by the name of the tool. Summaries, the scan for changed files and the
-//! export of steps depend on it.
+//! What calls of the agent's tools do to the workspace, by the name of the tool: the only place that says it. Summaries,
+//! the scan for changed files, parallel calls and the export of steps depend on it.
 
 /// What a call does to the files of the workspace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -11,28 +11,28 @@ pub enum ToolEffect {
     LogsWrites,
     /// Writes the files that its arguments name; only a scan shows what they contain.
     Writes,
-    /// May change any file, as a command does.
+    /// Acts on the screen; the programs there may change any file.
+    Screen,
+    /// Runs a command or code, which may change any file.
     Anything,
 }
 
-/// The tools of steps and agents. Tests compare them with the tools that exist.
-const EFFECTS: [(&str, ToolEffect); 23] = [
+/// The tools of agents. A test of `agent` compares them with the tools that exist. Tools of steps have their effect in
+/// their own file, in the crate `job`.
+const EFFECTS: [(&str, ToolEffect); 20] = [
     ("shell", ToolEffect::Anything),
     ("process", ToolEffect::Anything),
     ("python", ToolEffect::Anything),
     ("typescript", ToolEffect::Anything),
-    ("code", ToolEffect::Anything),
     ("read_file", ToolEffect::Reads),
     ("list_files", ToolEffect::Reads),
     ("search_files", ToolEffect::Reads),
     ("write_file", ToolEffect::LogsWrites),
     ("edit_file", ToolEffect::LogsWrites),
-    ("move_file", ToolEffect::LogsWrites),
-    ("delete_file", ToolEffect::LogsWrites),
     ("apply_patch", ToolEffect::Writes),
     ("http_request", ToolEffect::None),
-    ("browser", ToolEffect::Anything),
-    ("gui", ToolEffect::Anything),
+    ("browser", ToolEffect::Screen),
+    ("gui", ToolEffect::Screen),
     ("screenshot", ToolEffect::Reads),
     ("history_search", ToolEffect::Reads),
     ("history_read", ToolEffect::Reads),
@@ -42,13 +42,13 @@ const EFFECTS: [(&str, ToolEffect); 23] = [
     ("finish", ToolEffect::None),
 ];
 
-/// The effect of a tool; `None` for tools of MCP servers and other programs.
+/// The effect of a tool of the agent; `None` for tools of MCP servers and other programs.
 #[must_use]
 pub fn tool_effect(name: &str) -> Option<ToolEffect> {
     EFFECTS.iter().find(|(tool, _)| *tool == name).map(|(_, effect)| *effect)
 }
 
-/// The names of all tools of steps and agents.
+/// The names of all tools of agents.
 pub fn tools_with_effects() -> impl Iterator<Item = &'static str> {
     EFFECTS.iter().map(|(name, _)| *name)
 }

@@ -18,6 +18,7 @@ mod spec;
 mod state;
 mod step;
 mod view;
+mod workspace_path;
 
 pub use access::{
     Actor, Key, KeyId, KeyLimits, KeyUse, NewKey, NewSharedLink, Role, SessionId, ShareId, SharedLink,
@@ -31,6 +32,7 @@ pub use event::{
 };
 pub use ids::{Generation, JobId, Sequence};
 pub use invalid::{InvalidField, invalid};
+pub use json::keywords;
 pub use json::{
     EgressSchema, SERDE_WORDING, edit_distance, explain, host, json_syntax_error, object, plain_parser_error,
     read, read_object, required_object, with_whole_numbers,
@@ -41,16 +43,17 @@ pub use spec::{
     AppliedCeilings, CeilingRules, Ceilings, DesktopSettings, EgressSettings, GitSource, JobDefaults,
     JobSecret, JobSpec, LONGEST_S, LONGEST_WAIT_S, MAX_ALLOWANCE, MAX_LABELS, MAX_SECRET_NAME, MAX_STEPS,
     MAX_TASK_BYTES, MOST_SECRETS, NewAllowance, NewDesktop, NewJob, NewLimits, NewSecret, OnKernelLoss,
-    OnLoss, SHORTEST_S, SKIPPED_FOLDERS, Work, at_most, check_agent, check_egress, check_environment,
-    check_git, check_kernel_name, check_mcp, check_seconds, check_step, check_step_timeouts, cpu_millis,
-    is_secret_name, parse_mode, within, workspace_path,
+    OnLoss, SHORTEST_S, Work, at_most, check_agent, check_egress, check_environment, check_git, check_mcp,
+    check_seconds, check_step, check_step_timeouts, cpu_millis, is_secret_name, within,
 };
 pub use state::{IllegalTransition, JobState, Outcome, Transition};
 pub use step::{
-    BrowserInput, ElementChoice, Expectation, GuiInput, MAX_SCRIPT_BYTES, MAX_TEXT_BYTES, MAX_URL_BYTES,
-    MAX_WAIT_S, ReadFormat, Step, StepOptions, StepTool, TOOL_NAMES, check_script,
+    BrowserInput, CellCode, ElementChoice, Expectation, GuiInput, Language, MAX_SCRIPT_BYTES, ReadFormat,
+    STEP_TOOLS, Step, StepCall, StepInput, StepOptions, StepTool, StepToolInfo, TOOL_NAMES,
+    check_kernel_name, check_script, step_tool, tool_effect,
 };
 pub use view::{
     AgentView, AnsweredEgress, Changed, EgressView, Holder, JobFilter, JobKind, JobPage, JobView, RuleStatus,
     StepStatus, StepView, call_of_step, is_agent_call, step_of_call,
 };
+pub use workspace_path::{SKIPPED_FOLDERS, workspace_path};

@@ -15,8 +15,6 @@ use crate::input_request::{InputRequest, RequestKind};
 use crate::tools;
 use crate::tools::AnyTool;
 
-/// State-changing tools that the model may call before the plan is accepted.
-const ALLOWED_BEFORE_PLAN: [&str; 4] = ["plan", "ask_user", "finish", "notes"];
 /// The refusal of everything else.
 const BEFORE_PLAN: &str = "not done: a user must accept your plan first. Until then, read files and run only commands that change \
     nothing, such as `ls`, `wc`, `grep` or `git log`, without redirecting output into files. Then call `plan`";
@@ -97,7 +95,11 @@ impl Agent {
     /// Judges a call by its tool and, if it runs one, by its command line. The stricter of the two applies.
     fn judge(&self, call: &ToolCall) -> CallSubject {
         let rules = &self.settings.commands;
-        let by_tool = rules.decide_tool(&call.name);
+        // A job can neither continue nor end without the tools that control it.
+        let by_tool = match tools::role_of(&call.name).is_control {
+            true => RuleDecision::allowed(),
+            false => rules.decide_tool(&call.name),
+        };
         let line = tools::command_of(call).or_else(|| tools::typed_line(call, &self.conversation));
         let command = line.map(|command| (rules.judge(&command), command));
         match command {
@@ -112,7 +114,7 @@ impl Agent {
 /// Whether a call of a tool that may change something is fine before the plan is accepted: it prepares the plan or ends
 /// the job, or its command line only looks at things.
 fn is_allowed_before_plan(call: &ToolCall) -> bool {
-    ALLOWED_BEFORE_PLAN.contains(&call.name.as_str())
+    tools::role_of(&call.name).is_control
         || tools::command_of(call).is_some_and(|line| only_reads(&line))
         || tools::is_poll(call)
 }

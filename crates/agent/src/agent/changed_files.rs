@@ -8,13 +8,11 @@ use context::{ToolEffect, tool_effect};
 use protocol::{FileEntry, FileKind, FileOperation, FileReply};
 
 use super::Agent;
-use crate::conversation::{OpenCall, PROCESS_TOOL, Stage};
+use crate::conversation::{OpenCall, Stage};
 use crate::event::ToolEnd;
 use crate::host::{Host, Stopped};
 use crate::tools::{ToolFlow, is_generated, unlisted_folders};
 
-/// The tools that run programs.
-const RUNNING_TOOLS: [&str; 4] = ["shell", PROCESS_TOOL, "python", "typescript"];
 /// Limits of one listing. A larger workspace is not compared.
 const MAX_ENTRIES: u32 = 5_000;
 const MAX_DEPTH: u32 = 12;
@@ -44,7 +42,7 @@ impl Agent {
         host: &dyn Host,
         open: &OpenCall,
     ) -> Result<Option<Listing>, Stopped> {
-        if open.stage != Stage::Waiting || !RUNNING_TOOLS.contains(&open.call.name.as_str()) {
+        if open.stage != Stage::Waiting || !runs_programs(&open.call.name) {
             return Ok(None);
         }
         let known = self.with_known_files(|known| known.0.take());
@@ -59,7 +57,7 @@ impl Agent {
         before: Option<Listing>,
         flow: &mut ToolFlow,
     ) -> Result<(), Stopped> {
-        if !RUNNING_TOOLS.contains(&tool) {
+        if !runs_programs(tool) {
             self.with_known_files(|known| known.after(tool));
             return Ok(());
         }
@@ -74,6 +72,10 @@ impl Agent {
     fn with_known_files<T>(&self, act: impl FnOnce(&mut KnownFiles) -> T) -> T {
         act(&mut self.known_files.lock().unwrap_or_else(PoisonError::into_inner))
     }
+}
+
+fn runs_programs(tool: &str) -> bool {
+    tool_effect(tool) == Some(ToolEffect::Anything)
 }
 
 /// Lists the workspace; `None` if it is too large, or if that fails.

@@ -1,132 +1,27 @@
-//! Names of tools that models know from elsewhere, and which of our tools does the same.
+//! Which of our tools does what a model means by the name of another program's tool.
+
+use std::sync::Arc;
 
 use model::ToolCall;
 
-/// Our tools, each with the names that other programs use for it. Compared in lower case, without `_` and `-`.
-const OTHER_NAMES: [(&str, &[&str]); 14] = [
-    (
-        "shell",
-        &[
-            "bash",
-            "sh",
-            "exec",
-            "run",
-            "terminal",
-            "execute",
-            "executebash",
-            "runcommand",
-            "runshell",
-            "runterminalcmd",
-            "runinterminal",
-            "executecommand",
-            "bashtool",
-            "localshell",
-            "containerexec",
-            "execcommand",
-            "shellcommand",
-        ],
-    ),
-    (
-        "read_file",
-        &["cat", "open", "openfile", "view", "viewfile", "read", "readfile", "getfile", "readmanyfiles"],
-    ),
-    (
-        "write_file",
-        &["write", "writefile", "writetofile", "createfile", "create", "savefile", "newfile", "insertfile"],
-    ),
-    (
-        "edit_file",
-        &[
-            "edit",
-            "editfile",
-            "strreplace",
-            "replace",
-            "replaceinfile",
-            "strreplaceeditor",
-            "strreplacebasededittool",
-            "multiedit",
-            "searchreplace",
-            "applyedit",
-            "insert",
-        ],
-    ),
-    (
-        "list_files",
-        &["ls", "dir", "list", "listdir", "listdirectory", "listfiles", "tree", "glob", "findfiles"],
-    ),
-    (
-        "search_files",
-        &[
-            "grep",
-            "search",
-            "rg",
-            "find",
-            "ripgrep",
-            "greptool",
-            "grepsearch",
-            "searchfilecontent",
-            "codebasesearch",
-        ],
-    ),
-    (
-        "finish",
-        &[
-            "done",
-            "submit",
-            "complete",
-            "end",
-            "finalanswer",
-            "attemptcompletion",
-            "taskdone",
-            "exit",
-            "stop",
-        ],
-    ),
-    (
-        "plan",
-        &[
-            "todowrite",
-            "todo",
-            "todos",
-            "updateplan",
-            "writetodos",
-            "managetodolist",
-            "tasktracker",
-            "todoread",
-        ],
-    ),
-    ("ask_user", &["ask", "question", "askfollowupquestion", "askhuman", "messageaskuser"]),
-    ("apply_patch", &["patch", "applydiff", "applypatch", "diff"]),
-    ("http_request", &["fetch", "curl", "http", "webfetch", "request", "wget"]),
-    ("gui", &["computer", "click", "mouse", "desktop", "computeruse", "keyboard"]),
-    ("browser", &["web", "navigate", "chrome", "browseraction", "browsernavigate", "openurl"]),
-    (
-        "python",
-        &[
-            "ipython",
-            "executeipythoncell",
-            "runpython",
-            "pythonrepl",
-            "jupyter",
-            "notebook",
-            "codeinterpreter",
-            "runcode",
-        ],
-    ),
-];
+use crate::tools::{AnyTool, standard};
 
 /// Our tool for a call of a tool that does not exist.
-pub(super) fn meant_tool(call: &ToolCall) -> Option<&'static str> {
+pub(super) fn meant_tool(call: &ToolCall) -> Option<String> {
     let letters = |name: &str| name.to_lowercase().replace(['_', '-', '.', ' '], "");
     let name = letters(&call.name);
-    let (meant, _) =
-        OTHER_NAMES.iter().find(|(own, others)| letters(own) == name || others.contains(&name.as_str()))?;
+    let tools = standard();
+    let means = |tool: &&Arc<dyn AnyTool>| {
+        letters(tool.name()) == name || tool.role().other_names.contains(&name.as_str())
+    };
+    let meant = tools.iter().find(means)?.name();
     // One editor with several commands is several tools here.
-    match call.arguments["command"].as_str() {
-        Some("view") if *meant == "edit_file" => Some("read_file"),
-        Some("create") if *meant == "edit_file" => Some("write_file"),
-        _ => Some(meant),
-    }
+    let meant = match call.arguments["command"].as_str() {
+        Some("view") if meant == "edit_file" => "read_file",
+        Some("create") if meant == "edit_file" => "write_file",
+        _ => meant,
+    };
+    Some(meant.to_owned())
 }
 
 #[cfg(test)]
@@ -135,7 +30,7 @@ mod tests {
 
     use super::*;
 
-    fn meant(name: &str, arguments: serde_json::Value) -> Option<&'static str> {
+    fn meant(name: &str, arguments: serde_json::Value) -> Option<String> {
         meant_tool(&ToolCall { id: "c1".into(), name: name.into(), arguments, opaque: None })
     }
 
@@ -152,10 +47,11 @@ mod tests {
             ("readFile", "read_file"),
             ("execute_ipython_cell", "python"),
         ] {
-            assert_eq!(meant(name, json!({})), Some(wanted), "{name}");
+            assert_eq!(meant(name, json!({})).as_deref(), Some(wanted), "{name}");
         }
-        assert_eq!(meant("str_replace_editor", json!({"command": "view"})), Some("read_file"));
-        assert_eq!(meant("str_replace_editor", json!({"command": "create"})), Some("write_file"));
+        let edit = |command: &str| meant("str_replace_editor", json!({ "command": command }));
+        assert_eq!(edit("view").as_deref(), Some("read_file"));
+        assert_eq!(edit("create").as_deref(), Some("write_file"));
         assert_eq!(meant("fly", json!({})), None);
     }
 }

@@ -29,9 +29,6 @@ use self::command_line::{SimpleCommand, simple_commands};
 const STANDARD: &str = include_str!("standard_rules.json");
 const MAX_RULES: usize = 500;
 
-/// Tools that no rule can deny, because a job could neither continue nor end without them.
-const ALWAYS_ALLOWED: [&str; 6] = ["finish", "ask_user", "plan", "notes", "history_search", "history_read"];
-
 /// What to do with a command.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema,
@@ -105,6 +102,13 @@ pub struct RuleDecision {
     pub about: Option<String>,
 }
 
+impl RuleDecision {
+    /// Allowed, because no rule matches.
+    pub(crate) fn allowed() -> Self {
+        Self { decision: Decision::Allow, rule: None, reason: None, about: None }
+    }
+}
+
 impl CommandRules {
     /// The rules of a job that asks for approvals but brings none. They ask about everything that leaves the
     /// sandbox.
@@ -156,18 +160,17 @@ impl CommandRules {
         counts.then_some(judgement)
     }
 
-    /// Judges a tool. `otherwise` applies to commands only, and the tools that a job cannot do without are always
-    /// allowed.
+    /// Judges a tool. `otherwise` applies to commands only.
     #[must_use]
     pub fn decide_tool(&self, name: &str) -> RuleDecision {
         let fitting = self.rules.iter().filter(|rule| rule.fits_tool(name));
         let best = fitting.max_by_key(|rule| (rule.tool.as_deref().map_or(0, str::len), rule.decision));
-        match best.filter(|_| !ALWAYS_ALLOWED.contains(&name)) {
+        match best {
             Some(rule) => {
                 let (rule_name, reason) = (rule.tool.clone(), rule.reason.clone());
                 RuleDecision { decision: rule.decision, rule: rule_name, reason, about: None }
             }
-            None => RuleDecision { decision: Decision::Allow, rule: None, reason: None, about: None },
+            None => RuleDecision::allowed(),
         }
     }
 
@@ -365,7 +368,6 @@ mod tests {
         assert_eq!(decide("hub__send"), Decision::Ask);
         assert_eq!(decide("hub__read"), Decision::Allow);
         assert_eq!(decide("browser"), Decision::Deny);
-        assert_eq!(decide("finish"), Decision::Allow, "a job must be able to end");
         assert_eq!(rules.judge("hub__read").decision, Decision::Ask, "a rule for tools is none for commands");
     }
 }

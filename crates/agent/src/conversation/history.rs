@@ -4,6 +4,8 @@ use context::Blob;
 use context::truncate::first_characters;
 use serde::Serialize;
 
+use super::{HISTORY_READ_TOOL, HISTORY_SEARCH_TOOL};
+
 /// One entry of the history.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Record {
@@ -44,7 +46,7 @@ impl Record {
 /// Whether a tool only repeats what is already in the history. Such tools are of no use before a prompt leaves something
 /// out, and are offered from then on.
 pub(crate) fn is_history_tool(tool: &str) -> bool {
-    matches!(tool, "history_search" | "history_read")
+    [HISTORY_SEARCH_TOOL, HISTORY_READ_TOOL].contains(&tool)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]

@@ -43,6 +43,10 @@ pub(crate) const PROCESS_TOOL: &str = "process";
 /// The name of the tool that ends the work.
 pub(crate) const FINISH_TOOL: &str = "finish";
 
+/// The names of the tools that only repeat what is already in the history.
+pub(crate) const HISTORY_SEARCH_TOOL: &str = "history_search";
+pub(crate) const HISTORY_READ_TOOL: &str = "history_read";
+
 /// The notice to a model whose `finish` a message from a person overtook.
 const NOT_OVER: &str =
     "a message from the user arrived before the work ended: do what the message asks, then call finish again";

@@ -2,27 +2,11 @@
 
 use std::collections::HashMap;
 
+use context::{ToolEffect, tool_effect};
 use serde_json::Value;
 
 use super::PROCESS_TOOL;
 use crate::command_rules::only_reads;
-
-/// Tools that change nothing in the workspace.
-const READING_TOOLS: [&str; 13] = [
-    "read_file",
-    "list_files",
-    "search_files",
-    "history_search",
-    "history_read",
-    "http_request",
-    "plan",
-    "notes",
-    "ask_user",
-    "finish",
-    "screenshot",
-    "browser",
-    "gui",
-];
 
 /// How often each call was made since something else changed the workspace.
 #[derive(Debug, Clone, Default)]
@@ -49,7 +33,9 @@ impl Repeats {
 
 fn may_change_workspace(tool: &str, input: &str) -> bool {
     if tool != "shell" {
-        return !READING_TOOLS.contains(&tool);
+        // What is on the screen is seen again, whatever the programs there do to files.
+        let effect = tool_effect(tool);
+        return !matches!(effect, Some(ToolEffect::None | ToolEffect::Reads | ToolEffect::Screen));
     }
     let input: Value = serde_json::from_str(input).unwrap_or_default();
     let command = input["command"].as_str().or_else(|| input["cmd"].as_str());

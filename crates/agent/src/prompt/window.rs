@@ -15,33 +15,16 @@ use crate::conversation::is_history_tool;
 use crate::event::AgentEvent;
 use crate::host::ExternalTools;
 use crate::settings::AgentSettings;
-use crate::tools::Toolbox;
+use crate::tools::{Importance, Toolbox, role_of};
 
 /// The window's share that is reserved for the answer (one part in `ANSWER_SHARE`), and its maximum in tokens.
 const ANSWER_SHARE: u32 = 4;
 const MAX_ANSWER_TOKENS: u32 = 16_000;
 
 /// A model without native tool calls and with a window of at most this size counts as weak. Given twenty tools, it
-/// picks the wrong ones, and it writes one plan after another for work it has already done. It gets only the basic
-/// working tools.
+/// picks the wrong ones, and it writes one plan after another for work it has already done. It gets only the tools of at
+/// least [`Importance::Simple`].
 const WEAK_CONTEXT_TOKENS: u32 = 32_768;
-const WEAK_TOOLS: [&str; 9] = [
-    "shell",
-    "read_file",
-    "write_file",
-    "edit_file",
-    "finish",
-    "history_read",
-    "list_files",
-    "search_files",
-    "python",
-];
-
-/// Without these, the agent cannot act, finish, or read what a prompt names but does not show. `history_read` is offered
-/// once there is something to read with it.
-const ALWAYS_OFFERED: [&str; 3] = ["shell", "finish", "history_read"];
-/// A window without room for all of these gets short tool descriptions.
-const BASIC_TOOLS: [&str; 6] = ["shell", "finish", "history_read", "read_file", "write_file", "edit_file"];
 
 /// The share of a prompt that system prompt and tools may take before they are selected again. They are selected for a
 /// quarter of it.
@@ -62,8 +45,13 @@ pub(crate) fn is_weak(limits: &ModelLimits) -> bool {
 /// Reduces a weak model's tools to the few it can choose among, plus `plan` if a person must approve it.
 pub(crate) fn keep_weak_model_tools(limits: &ModelLimits, approve_plan: bool, toolbox: &mut Toolbox) {
     if is_weak(limits) {
-        toolbox.retain(|name| WEAK_TOOLS.contains(&name) || (approve_plan && name == "plan"));
+        toolbox.retain(|name| is_at_least(name, Importance::Simple) || (approve_plan && name == "plan"));
     }
+}
+
+/// Whether the tool of this name is at least this important.
+fn is_at_least(name: &str, importance: Importance) -> bool {
+    role_of(name).importance <= importance
 }
 
 /// The room for a prompt: tokens by the provider's count, and the factor between that count and ours.
@@ -145,11 +133,12 @@ pub(crate) struct FixedPart {
 /// Selects as many tools as fit beside a system prompt that mentions only those tools.
 pub(crate) fn fit(inputs: &PromptInputs<'_>, room: PromptRoom) -> FixedPart {
     let full = select(inputs, inputs.toolbox, Detail::Full, room);
-    let is_basic = |name: &str| BASIC_TOOLS.contains(&name) && inputs.toolbox.find(name).is_some();
+    let names = inputs.toolbox.names();
+    let mut basic = names.iter().filter(|name| is_at_least(name, Importance::Basic));
     let has = |name: &str| {
         full.toolbox.find(name).is_some() || full.window.held_tools.iter().any(|held| held == name)
     };
-    if room.holds(&full.window) && BASIC_TOOLS.iter().all(|name| !is_basic(name) || has(name)) {
+    if room.holds(&full.window) && basic.all(|name| has(name)) {
         return full;
     }
     select(inputs, &inputs.toolbox.with_short_specs(), Detail::Short, room)
@@ -185,7 +174,7 @@ pub(crate) fn keep(inputs: &PromptInputs<'_>, logged: &Window) -> Option<FixedPa
 }
 
 fn is_needed(inputs: &PromptInputs<'_>, name: &str) -> bool {
-    ALWAYS_OFFERED.contains(&name) || (inputs.settings.approve_plan && name == "plan")
+    is_at_least(name, Importance::Always) || (inputs.settings.approve_plan && name == "plan")
 }
 
 /// Some tools and the system prompt that goes with them.
@@ -245,7 +234,7 @@ fn select(inputs: &PromptInputs<'_>, all: &Toolbox, detail: Detail, room: Prompt
     let (needed, others): (Vec<String>, Vec<String>) =
         all.names().into_iter().partition(|name| is_needed(inputs, name));
     let (basic, rest): (Vec<String>, Vec<String>) =
-        others.into_iter().partition(|name| BASIC_TOOLS.contains(&name.as_str()));
+        others.into_iter().partition(|name| is_at_least(name, Importance::Basic));
     let mut names = needed;
     let mut best = with_tools(&names);
     let caller_tokens = room.policy().caller_tokens;
@@ -259,7 +248,7 @@ fn select(inputs: &PromptInputs<'_>, all: &Toolbox, detail: Detail, room: Prompt
         names.extend(group);
         let more = with_tools(&names);
         // The basic tools are worth the margin.
-        let limit = if BASIC_TOOLS.contains(&name.as_str()) { caller_tokens } else { caller_tokens / 5 * 4 };
+        let limit = if is_at_least(&name, Importance::Basic) { caller_tokens } else { caller_tokens / 5 * 4 };
         if more.tokens().saturating_add(reserve) <= limit {
             best = more;
         } else {

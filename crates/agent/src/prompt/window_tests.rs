@@ -10,6 +10,20 @@ use super::*;
 use crate::host::Capability;
 use crate::tools;
 
+const ALWAYS_OFFERED: [&str; 3] = ["shell", "finish", "history_read"];
+const BASIC_TOOLS: [&str; 6] = ["shell", "finish", "history_read", "read_file", "write_file", "edit_file"];
+const WEAK_TOOLS: [&str; 9] = [
+    "shell",
+    "read_file",
+    "write_file",
+    "edit_file",
+    "finish",
+    "history_read",
+    "list_files",
+    "search_files",
+    "python",
+];
+
 /// A model with given limits; it is never asked.
 struct LimitsModel {
     name: ModelName,
@@ -74,6 +88,12 @@ fn weak_model_gets_few_tools() {
     for (native, window) in [(true, 16_384), (false, 131_072)] {
         assert!(toolbox(native, window, false).find("history_search").is_some());
     }
+}
+
+#[test]
+fn tools_that_are_offered_together_exist() {
+    let all = Toolbox::new(tools::standard(), &BTreeSet::from([Capability::Desktop]));
+    assert!(TOGETHER.iter().flat_map(|group| group.iter()).all(|name| all.find(name).is_some()));
 }
 
 #[test]

@@ -318,6 +318,24 @@ async fn rules_apply_to_input_typed_into_a_shell() {
 }
 
 #[tokio::test]
+async fn no_rule_denies_the_tools_that_control_the_job() {
+    let rules: CommandRules =
+        serde_json::from_value(json!({"rules": [{"tool": "*", "decision": "deny"}]})).unwrap();
+    let settings = AgentSettings { commands: rules, ..AgentSettings::default() };
+    let host = TestHost::with_task("x");
+    let work = calls(&[
+        ("notes", json!({"name": "a", "text": "b"})),
+        ("history_search", json!({"query": "x"})),
+        ("shell", json!({"command": "ls"})),
+    ]);
+    let (mut agent, _) = host.agent(settings, vec![Ok(work), Ok(finish())]);
+    assert!(matches!(agent.run(&host).await.unwrap(), RunOutcome::Finished(_)));
+    let results = host.results();
+    let is_denied: Vec<bool> = results.iter().map(|text| text.contains("not allowed (rule `*`)")).collect();
+    assert_eq!(is_denied, [false, false, true, false], "{results:?}");
+}
+
+#[tokio::test]
 async fn the_effort_of_the_job_is_sent_with_each_request() {
     let host = TestHost::with_task("x");
     let settings = AgentSettings { effort: Some(model::Effort::High), ..AgentSettings::default() };

@@ -6,13 +6,16 @@ mod builtin;
 mod data_header;
 mod external;
 mod input_schema;
+mod role;
 mod short_spec;
 mod tool;
 mod toolbox;
 
 pub(crate) use builtin::{
-    APPROVAL_TIMEOUT_MS, UNREAD, command_of, is_generated, is_poll, request_id, typed_line, unlisted_folders,
+    APPROVAL_TIMEOUT_MS, UNREAD, command_of, is_generated, is_poll, request_id, role_of, typed_line,
+    unlisted_folders,
 };
-pub use builtin::{desktop_step, edit_step, patch_step, shell_command, standard};
-pub use tool::{AnyTool, CallContext, CallStart, Tool, ToolFlow, ToolOutput};
+pub use builtin::{standard, step_of};
+pub use role::{Importance, ToolRole};
+pub use tool::{AnyTool, CallContext, CallStart, EndedCall, Tool, ToolFlow, ToolOutput};
 pub use toolbox::Toolbox;

@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use model::ToolSpec;
 use serde_json::Value;
 
+use super::role::ToolRole;
 use super::tool::{AnyTool, CallContext, ToolFlow};
 use crate::host::{Capability, Effect, Stopped};
 
@@ -32,6 +33,10 @@ impl AnyTool for ShortSpec {
 
     fn needs(&self) -> &'static [Capability] {
         self.0.needs()
+    }
+
+    fn role(&self) -> ToolRole {
+        self.0.role()
     }
 
     async fn run(&self, input: Value, call: &CallContext<'_>) -> Result<ToolFlow, Stopped> {

@@ -4,12 +4,15 @@ use std::future::Future;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use context::{ToolEffect, tool_effect};
 use model::{ModelLimits, ToolSpec};
 use schemars::JsonSchema;
+use serde::Deserialize as _;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::input_schema::{invalid_input, schema_of};
+use super::role::ToolRole;
 use super::toolbox::Toolbox;
 use crate::conversation::Conversation;
 use crate::event::{AgentEvent, ToolEnd};
@@ -95,8 +98,7 @@ pub trait Tool: Send + Sync + 'static {
     /// What the tool does and when to use it, for the model.
     const DESCRIPTION: &'static str;
     type Input: DeserializeOwned + JsonSchema + Send;
-
-    fn effect(&self) -> Effect;
+    const ROLE: ToolRole = ToolRole::OPTIONAL;
 
     /// The abilities that the tool needs: the image must have at least one of them. Empty if every image will do.
     fn needs(&self) -> &'static [Capability] {
@@ -108,6 +110,20 @@ pub trait Tool: Send + Sync + 'static {
         input: Self::Input,
         call: &CallContext<'_>,
     ) -> impl Future<Output = Result<ToolFlow, Stopped>> + Send;
+
+    /// The step of a job that has the same effect as a call that ended this way; `None` if there is none.
+    fn step(_input: Self::Input, _end: &EndedCall<'_>) -> Option<Value> {
+        None
+    }
+}
+
+/// How a call ended that is converted to a step.
+#[derive(Debug, Default)]
+pub struct EndedCall<'a> {
+    /// What the tool said.
+    pub text: &'a str,
+    /// Whether its process still runs.
+    pub is_running: bool,
 }
 
 /// A tool with untyped input: a [`Tool`], or an external one such as an MCP tool.
@@ -120,9 +136,16 @@ pub trait AnyTool: Send + Sync {
     fn effect(&self) -> Effect;
     /// The abilities of which the image must have at least one.
     fn needs(&self) -> &'static [Capability];
+    fn role(&self) -> ToolRole {
+        ToolRole::OPTIONAL
+    }
     /// Whether it is one of this program's own tools, whose texts may mention each other.
     fn is_builtin(&self) -> bool {
         true
+    }
+    /// The step of a job that has the same effect as a call; `None` for invalid input.
+    fn step(&self, _input: &Value, _end: &EndedCall<'_>) -> Option<Value> {
+        None
     }
     /// Validates the input and runs the tool.
     async fn run(&self, input: Value, call: &CallContext<'_>) -> Result<ToolFlow, Stopped>;
@@ -143,7 +166,18 @@ impl<T: Tool> AnyTool for T {
     }
 
     fn effect(&self) -> Effect {
-        Tool::effect(self)
+        match tool_effect(T::NAME) {
+            Some(ToolEffect::Reads) => Effect::ReadOnly,
+            _ => Effect::Changes,
+        }
+    }
+
+    fn role(&self) -> ToolRole {
+        T::ROLE
+    }
+
+    fn step(&self, input: &Value, end: &EndedCall<'_>) -> Option<Value> {
+        T::step(T::Input::deserialize(input).ok()?, end)
     }
 
     fn needs(&self) -> &'static [Capability] {

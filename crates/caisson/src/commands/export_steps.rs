@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use agent::tools::EndedCall;
 use agent::{ToolEffect, tool_effect};
 use serde_json::{Map, Value, json};
 
@@ -156,57 +157,12 @@ fn desktop_of(screen: &Value) -> Option<Value> {
     Some(desktop)
 }
 
-/// The names of the argument that holds what is written.
-const WRITTEN: [&str; 4] = ["content", "contents", "text", "file_text"];
-
 fn step_of(tool: &str, input: &Value, end: &Value) -> Option<Map<String, Value>> {
-    let field = |names: &[&str]| names.iter().find_map(|name| input[*name].as_str()).map(ToOwned::to_owned);
-    let path = || field(&["path", "file", "file_path"]);
-    let step = match tool {
-        "shell" => {
-            let command = agent::tools::shell_command(input)?;
-            // Processes that the run left in the background are left in the background again.
-            let is_running = end["result"]["process"]["is_running"] == true;
-            let command = if is_running { format!("({command}) >/dev/null 2>&1 &") } else { command };
-            json!({"tool": "shell", "command": command})
-        }
-        "python" | "typescript" => json!({"tool": tool, "code": field(&["code", "source", "script"])?}),
-        "write_file" if input["append"] == true => {
-            let (path, content) = (json!(path()?), json!(field(&WRITTEN)?));
-            let code =
-                format!("with open({path}, \"a\", newline=\"\") as file:\n    file.write({content})\n");
-            json!({"tool": "python", "code": code})
-        }
-        "write_file" => {
-            let mut step = json!({
-                "tool": "write_file", "path": path()?, "content": field(&WRITTEN)?
-            });
-            if input["executable"] == true {
-                step["mode"] = json!("755");
-            }
-            step
-        }
-        "edit_file" if input["all"] == true => {
-            let (old, new) = (
-                field(&["old", "old_string", "old_str", "search"])?,
-                field(&["new", "new_string", "new_str", "replace"])?,
-            );
-            let code = format!(
-                "from pathlib import Path\np = Path({})\np.write_text(p.read_text().replace({}, {}))\n",
-                json!(path()?),
-                json!(old),
-                json!(new)
-            );
-            json!({"tool": "python", "code": code})
-        }
-        "edit_file" => agent::tools::edit_step(input, end["result"]["text"].as_str().unwrap_or_default())?,
-        "apply_patch" => {
-            let patch = field(&["patch", "diff", "input"])?;
-            agent::tools::patch_step(&patch)?
-        }
-        _ => agent::tools::desktop_step(tool, input)?,
+    let end = EndedCall {
+        text: end["result"]["text"].as_str().unwrap_or_default(),
+        is_running: end["result"]["process"]["is_running"] == true,
     };
-    step.as_object().cloned()
+    agent::tools::step_of(tool, input, &end)?.as_object().cloned()
 }
 
 fn quote(text: &str) -> String {

@@ -4,7 +4,7 @@ use protocol::KernelRun;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::spec::check_kernel_name;
+use crate::step::check_kernel_name;
 
 /// Maximum number of variables to name.
 const MAX_NAMED: usize = 40;

@@ -4,6 +4,7 @@
 mod edit_distance;
 mod egress;
 mod explain;
+pub mod keywords;
 mod number;
 mod object;
 mod plain_type;

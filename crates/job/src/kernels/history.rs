@@ -9,6 +9,7 @@ use crate::event::Kinds;
 use crate::event::LostKernel;
 use crate::event::UserActionKind;
 use crate::event::{CallEnd, CallRef, CallStatus, Event, EventBody, EventKind};
+use crate::step::{Language, step_tool};
 
 /// The events that concern kernels.
 pub const KERNEL_EVENTS: Kinds = Kinds::Only(&[
@@ -270,8 +271,20 @@ pub enum KernelSelector<'a> {
     Language(&'a str),
 }
 
+impl Language {
+    /// The kernel that runs cells of this language.
+    #[must_use]
+    pub fn wanted(&self) -> KernelSelector<'_> {
+        match self {
+            Self::Python => KernelSelector::Language("python"),
+            Self::Typescript => KernelSelector::Language("typescript"),
+            Self::Kernel(name) => KernelSelector::Name(name),
+        }
+    }
+}
+
 fn is_cell(tool: &str) -> bool {
-    matches!(tool, "python" | "typescript" | "code")
+    step_tool(tool).is_some_and(|tool| tool.is_cell)
 }
 
 /// Whether a call came over the API and not from the job itself.

@@ -6,7 +6,6 @@ mod desktop;
 mod egress;
 mod mcp;
 mod steps;
-mod workspace_path;
 #[cfg(test)]
 mod wrong_jobs;
 
@@ -18,8 +17,7 @@ pub use self::egress::{
     NewSecret, check_egress, is_secret_name, within,
 };
 pub use self::mcp::check_mcp;
-pub use self::steps::{check_kernel_name, check_step, parse_mode};
-pub use self::workspace_path::{SKIPPED_FOLDERS, workspace_path};
+pub use self::steps::check_step;
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,14 +1,18 @@
 //! The input of a `browser` step.
 
+use context::ToolEffect;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use utoipa::ToSchema;
 
+use super::input::{StepCall, StepInput};
 use crate::invalid::InvalidField;
+use crate::json::keywords::{not_blank, range};
 
 /// Maximum length of a text to type, evaluate or search for.
-pub const MAX_TEXT_BYTES: usize = 256 * 1024;
-pub const MAX_URL_BYTES: usize = 8 * 1024;
-pub const MAX_WAIT_S: f64 = 600.0;
+const MAX_TEXT_BYTES: usize = 256 * 1024;
+const MAX_URL_BYTES: usize = 8 * 1024;
+const MAX_WAIT_S: f64 = 600.0;
 
 /// Something to do in the browser.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -98,6 +102,25 @@ pub struct ElementChoice {
 
 fn invalid(field: &str, problem: impl Into<String>) -> InvalidField {
     InvalidField { field: field.to_owned(), problem: problem.into() }
+}
+
+impl StepInput for BrowserInput {
+    const EFFECT: ToolEffect = ToolEffect::Screen;
+
+    fn call(&self) -> Result<StepCall<'_>, InvalidField> {
+        self.check()?;
+        Ok(StepCall::Browser(self))
+    }
+
+    fn action_limits() -> Vec<(&'static str, &'static str, Value)> {
+        let url = r"^(?:https?://|file:///|about:|data:)[^\x00-\x1f\x7f-\x9f]*$";
+        vec![
+            ("open", "url", json!({ "maxLength": MAX_URL_BYTES, "pattern": url })),
+            ("fill", "value", json!({ "maxLength": MAX_TEXT_BYTES })),
+            ("evaluate", "expression", not_blank()),
+            ("wait", "seconds", range(0, MAX_WAIT_S)),
+        ]
+    }
 }
 
 impl BrowserInput {

@@ -1,12 +1,17 @@
 //! The input of a `gui` step.
 
+use std::borrow::Cow;
+
+use context::ToolEffect;
 use protocol::{GuiAction, MAX_TYPED_CHARS, MAX_WAIT_S, WindowChoice};
 use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
+use super::input::{StepCall, StepInput};
 use super::xdotool::check_script;
 use crate::invalid::InvalidField;
+use crate::json::keywords::{not_blank, range};
 use crate::json::read_object;
 
 /// Fields of actions that count pixels or clicks of the mouse wheel.
@@ -58,6 +63,31 @@ impl<'de> Deserialize<'de> for GuiInput {
     }
 }
 
+impl StepInput for GuiInput {
+    const EFFECT: ToolEffect = ToolEffect::Screen;
+
+    fn call(&self) -> Result<StepCall<'_>, InvalidField> {
+        self.check()?;
+        Ok(match self {
+            Self::Script { script } => StepCall::Script(script),
+            Self::Action(action) => StepCall::Action(action),
+        })
+    }
+
+    fn action_limits() -> Vec<(&'static str, &'static str, Value)> {
+        vec![
+            ("type", "text", json!({ "maxLength": MAX_TYPED_CHARS })),
+            ("wait", "seconds", range(0, MAX_WAIT_S)),
+            ("wait", "window", not_blank()),
+            ("launch", "command", not_blank()),
+        ]
+    }
+
+    fn actions() -> Cow<'static, str> {
+        <GuiAction as ToSchema>::name()
+    }
+}
+
 impl GuiInput {
     /// Checks what can be checked before the desktop runs.
     pub fn check(&self) -> Result<(), InvalidField> {
@@ -94,8 +124,6 @@ impl GuiInput {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn parse(text: &str) -> Result<GuiInput, String> {

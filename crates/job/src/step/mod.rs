@@ -1,21 +1,106 @@
-//! The steps of a step job. Parses what a caller submits; errors name the offending field.
+//! The steps of a step job: one file per tool, one line per tool in [`StepTool`]. Parses what a caller submits; errors name
+//! the offending field.
 
 mod browser;
+mod code;
+mod delete_file;
+mod edit_file;
 mod gui;
+mod input;
+mod list_files;
+mod move_file;
+#[cfg(test)]
+mod named_elsewhere;
+mod python;
+mod read_file;
+mod shell;
+mod typescript;
+mod write_file;
 mod xdotool;
 
-pub use self::browser::{BrowserInput, ElementChoice, MAX_TEXT_BYTES, MAX_URL_BYTES, MAX_WAIT_S, ReadFormat};
+pub use self::browser::{BrowserInput, ElementChoice, ReadFormat};
+pub use self::code::check_kernel_name;
 pub use self::gui::GuiInput;
+pub use self::input::{CellCode, Language, StepCall, StepInput, StepToolInfo};
 pub use self::xdotool::{MAX_SCRIPT_BYTES, check_script};
 
+use context::ToolEffect;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use strum::{IntoStaticStr, VariantNames};
 use utoipa::ToSchema;
 
+use self::code::CodeInput;
+use self::delete_file::DeleteFileInput;
+use self::edit_file::EditFileInput;
+use self::list_files::ListFilesInput;
+use self::move_file::MoveFileInput;
+use self::python::PythonInput;
+use self::read_file::ReadFileInput;
+use self::shell::ShellInput;
+use self::typescript::TypescriptInput;
+use self::write_file::WriteFileInput;
+use crate::invalid::InvalidField;
 use crate::json::{explain, read_object};
 
 pub const TOOL_NAMES: &[&str] = StepTool::VARIANTS;
+
+/// Declares the tools. A tool's name is its variant in snake case; everything else comes from its input type.
+macro_rules! step_tools {
+    ($($(#[$attribute:meta])* $tool:ident($input:ident),)*) => {
+        /// What a step does.
+        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema, IntoStaticStr, VariantNames)]
+        #[serde(rename_all = "snake_case", tag = "tool")]
+        #[strum(serialize_all = "snake_case")]
+        pub enum StepTool {
+            $($(#[$attribute])* $tool($input),)*
+        }
+
+        /// All tools of steps, in the order of [`TOOL_NAMES`].
+        pub const STEP_TOOLS: &[StepToolInfo] = &[$(StepToolInfo::of::<$input>()),*];
+
+        impl StepTool {
+            /// Checks the input and converts it to the request that carries it out.
+            ///
+            /// # Errors
+            /// The first invalid field.
+            pub fn call(&self) -> Result<StepCall<'_>, InvalidField> {
+                match self {
+                    $(Self::$tool(input) => input.call(),)*
+                }
+            }
+        }
+    };
+}
+
+step_tools! {
+    Shell(ShellInput),
+    Python(PythonInput),
+    Typescript(TypescriptInput),
+    Code(CodeInput),
+    WriteFile(WriteFileInput),
+    ReadFile(ReadFileInput),
+    EditFile(EditFileInput),
+    MoveFile(MoveFileInput),
+    DeleteFile(DeleteFileInput),
+    ListFiles(ListFilesInput),
+    /// Does something on the desktop, which is started at its first use.
+    Gui(GuiInput),
+    /// Does something in the browser on the desktop, which is started at its first use.
+    Browser(BrowserInput),
+}
+
+/// The step tool of this name.
+#[must_use]
+pub fn step_tool(name: &str) -> Option<&'static StepToolInfo> {
+    STEP_TOOLS.get(TOOL_NAMES.iter().position(|tool| *tool == name)?)
+}
+
+/// What a call of a step or an agent does to the workspace; `None` for tools of MCP servers and other programs.
+#[must_use]
+pub fn tool_effect(name: &str) -> Option<ToolEffect> {
+    step_tool(name).map(|tool| tool.effect).or_else(|| context::tool_effect(name))
+}
 
 /// One step: a tool, its input, and how to treat the result.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
@@ -26,97 +111,6 @@ pub struct Step {
     /// How to treat it.
     #[serde(flatten)]
     pub options: StepOptions,
-}
-
-/// What a step does.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema, IntoStaticStr, VariantNames)]
-#[serde(rename_all = "snake_case", tag = "tool", deny_unknown_fields)]
-#[strum(serialize_all = "snake_case")]
-pub enum StepTool {
-    /// Runs a command line with bash in `/workspace`.
-    Shell {
-        /// The command line.
-        command: String,
-    },
-    /// Runs Python code in a live kernel that keeps variables from step to step; in a fresh process where the image
-    /// has no kernel.
-    Python {
-        /// The code.
-        code: String,
-    },
-    /// Runs TypeScript code in a live kernel that keeps variables from step to step; top-level `await` works.
-    Typescript {
-        /// The code.
-        code: String,
-    },
-    /// Runs code in the live kernel of this name.
-    Code {
-        /// The kernel's name in the image.
-        kernel: String,
-        /// The code.
-        code: String,
-    },
-    /// Writes a file as a whole, making parent directories.
-    WriteFile {
-        /// Path in the workspace.
-        path: String,
-        /// New content.
-        content: String,
-        /// Permission bits as an octal text, such as `755`.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        mode: Option<String>,
-    },
-    /// Reads a file; the content is the step's output.
-    ReadFile {
-        /// Path in the workspace.
-        path: String,
-    },
-    /// Replaces one exact text in a file; refused when it is not there exactly once.
-    EditFile {
-        /// Path in the workspace.
-        path: String,
-        /// The text to find.
-        old: String,
-        /// What to put in its place.
-        new: String,
-    },
-    /// Moves a file or directory; refused when the target exists.
-    MoveFile {
-        /// From.
-        from: String,
-        /// To.
-        to: String,
-    },
-    /// Deletes a file, or with `recursive` a directory with all that is in it.
-    DeleteFile {
-        /// Path in the workspace.
-        path: String,
-        /// Needed for a directory that is not empty.
-        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-        recursive: bool,
-    },
-    /// Lists a directory; the listing is the step's output.
-    ListFiles {
-        /// Directory in the workspace, the workspace itself when absent.
-        #[serde(default, skip_serializing_if = "String::is_empty")]
-        path: String,
-        /// How many levels, 1 when absent.
-        #[serde(default = "one_level", skip_serializing_if = "is_one_level")]
-        depth: u32,
-    },
-    /// Does something on the desktop, which is started at its first use.
-    Gui(GuiInput),
-    /// Does something in the browser on the desktop, which is started at its first use.
-    Browser(BrowserInput),
-}
-
-fn one_level() -> u32 {
-    1
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands out references")]
-fn is_one_level(depth: &u32) -> bool {
-    *depth == 1
 }
 
 /// How to treat a step.
@@ -189,6 +183,11 @@ impl StepTool {
     pub fn name(&self) -> &'static str {
         self.into()
     }
+
+    #[must_use]
+    pub fn effect(&self) -> Option<ToolEffect> {
+        step_tool(self.name()).map(|tool| tool.effect)
+    }
 }
 
 #[cfg(test)]
@@ -217,6 +216,38 @@ mod tests {
     fn an_unknown_field_is_refused_by_name() {
         let error = parse(r#"{"tool":"shell","command":"ls","colour":"red"}"#).unwrap_err();
         assert!(error.contains("colour: unknown field; allowed: `command`, `name`"), "{error}");
+    }
+
+    #[test]
+    fn the_first_invalid_field_of_an_input_is_named() {
+        for (json, field) in [
+            (r#"{"tool":"shell","command":" "}"#, "command"),
+            (r#"{"tool":"python","code":""}"#, "code"),
+            (r#"{"tool":"code","kernel":"a/b","code":"1"}"#, "kernel"),
+            (r#"{"tool":"read_file","path":"../secret"}"#, "path"),
+            (r#"{"tool":"edit_file","path":"a","old":"","new":""}"#, "old"),
+            (r#"{"tool":"move_file","from":"a","to":"/etc/b"}"#, "to"),
+            (r#"{"tool":"gui","script":"type 'a"}"#, "script"),
+            (r#"{"tool":"browser","action":"wait"}"#, "seconds"),
+        ] {
+            let step = parse(json).unwrap();
+            assert_eq!(step.tool.call().unwrap_err().field, field, "{json}");
+        }
+        let code = parse(r#"{"tool":"code","kernel":"deno","code":"1"}"#).unwrap();
+        let expected = CellCode { language: Language::Kernel("deno".into()), code: "1".into() };
+        assert_eq!(code.tool.call(), Ok(StepCall::Cell(expected)));
+    }
+
+    #[test]
+    fn tools_that_agents_have_too_do_the_same_to_the_workspace() {
+        assert_eq!(STEP_TOOLS.len(), TOOL_NAMES.len());
+        for name in TOOL_NAMES {
+            let of_agents = context::tool_effect(name);
+            assert!(of_agents.is_none() || of_agents == tool_effect(name), "{name}: {of_agents:?}");
+        }
+        assert_eq!(tool_effect("delete_file"), Some(ToolEffect::LogsWrites));
+        assert_eq!(tool_effect("notes"), Some(ToolEffect::None));
+        assert_eq!(tool_effect("hub__send"), None);
     }
 
     #[test]

@@ -1,24 +1,7 @@
 //! The program that runs a notebook cell.
 
-use job::KernelSelector;
+use job::Language;
 use protocol::{Cell, KernelChoice, Program};
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Language {
-    Python,
-    Typescript,
-    Kernel(String),
-}
-
-impl Language {
-    pub(crate) fn wanted(&self) -> KernelSelector<'_> {
-        match self {
-            Self::Python => KernelSelector::Language("python"),
-            Self::Typescript => KernelSelector::Language("typescript"),
-            Self::Kernel(name) => KernelSelector::Name(name),
-        }
-    }
-}
 
 /// The program that the guest runs for a cell.
 pub(crate) fn program_of_code(language: &Language, code: &str) -> Program {

@@ -2,8 +2,9 @@
 
 use std::time::Instant;
 
+use agent::ToolEffect;
 use bytes::Bytes;
-use job::{CallEnd, CallRef, CallStatus, JobSpec, StepTool, Work};
+use job::{CallEnd, CallRef, CallStatus, JobSpec, Work};
 use protocol::{
     DesktopSpec, GuestClient, GuiErrorCode, GuiReply, ProtocolError, ServiceState, ServiceStatus,
 };
@@ -28,7 +29,7 @@ pub(crate) async fn is_running(client: &GuestClient) -> Result<bool, ProtocolErr
 
 /// Whether the programs of a job should find the desktop.
 pub(crate) fn is_announced(spec: &JobSpec) -> bool {
-    let uses_it = |step: &job::Step| matches!(step.tool, StepTool::Gui(_) | StepTool::Browser(_));
+    let uses_it = |step: &job::Step| step.tool.effect() == Some(ToolEffect::Screen);
     spec.desktop.is_announced || matches!(&spec.work, Work::Steps(steps) if steps.iter().any(uses_it))
 }
 

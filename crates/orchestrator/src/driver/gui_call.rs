@@ -6,7 +6,7 @@ use job::{CallEnd, CallRef, CallStatus, StepOptions};
 use protocol::{GuiAction, ProtocolError};
 
 use super::call::key_of;
-use super::step_call::StepProgram;
+use super::step_program::StepProgram;
 use super::stop::wait_for_cancel;
 use super::{Driver, DriverExit};
 use crate::driver::desktop::{desktop_spec, end_of_action};
@@ -16,13 +16,13 @@ impl Driver {
     pub(super) async fn run_gui_script(
         &mut self,
         call: &CallRef,
-        program: StepProgram,
+        script: &str,
         options: &StepOptions,
     ) -> Result<CallEnd, DriverExit> {
         if let Some(end) = self.start_desktop().await? {
             return Ok(end);
         }
-        let (mut end, stderr) = self.run_process(call, program, options).await?;
+        let (mut end, stderr) = self.run_process(call, StepProgram::of_script(script), options).await?;
         if end.status == CallStatus::Failed {
             end.reason = end.reason.map(|reason| explain_script(&reason, &stderr));
         }

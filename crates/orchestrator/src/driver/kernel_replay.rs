@@ -2,16 +2,17 @@
 
 use std::time::Duration;
 
-use job::{EventBody, KERNEL_EVENTS, KernelHistory, KernelSelector, LostKernel, Replay, StepOptions, Work};
+use job::{
+    CellCode, EventBody, KERNEL_EVENTS, KernelHistory, KernelSelector, Language, LostKernel, Replay,
+    StepCall, StepOptions, Work,
+};
 use store::StoreError;
 use tokio::time::Instant;
 
 use super::call::key_of;
-use super::cells::Language;
-use super::step_call::{CellCode, StepCall};
+use super::step_program::StepProgram;
 use super::steps::end_of_stop;
 use super::{Driver, DriverExit};
-
 use crate::core::kernel_guard::RefusedCell;
 use crate::error::OrchestratorError;
 
@@ -73,7 +74,7 @@ impl Driver {
         }
         let started = Instant::now();
         // Keep `past`: later steps use it to look up calls that an earlier server started.
-        let ran = self.run_process(call, code.program(), &options).await;
+        let ran = self.run_process(call, StepProgram::of_cell(&code), &options).await;
         let end = match ran {
             Ok((end, _)) => end,
             Err(stop) => {
@@ -100,7 +101,7 @@ impl Driver {
     ) -> Option<(CellCode, StepOptions)> {
         if let (Some(index), Work::Steps(steps)) = (step, &self.spec.work) {
             let step = steps.get(index)?;
-            return match StepCall::of(&step.tool) {
+            return match step.tool.call() {
                 Ok(StepCall::Cell(cell)) => Some((cell, step.options.clone())),
                 _ => None,
             };

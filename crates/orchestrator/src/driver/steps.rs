@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use job::{
-    CallEnd, CallRef, CallStatus, ControlRequest, EventBody, InvalidField, Step, StepOptions, StepStatus,
-    StepView, call_of_step, is_agent_call,
+    CallEnd, CallRef, CallStatus, ControlRequest, EventBody, InvalidField, Step, StepCall, StepOptions,
+    StepStatus, StepView, call_of_step, is_agent_call,
 };
 use protocol::{Exec, ExecOutcome};
 use sandbox::Usage;
@@ -14,7 +14,7 @@ use super::browser_call::CallStart;
 use super::call::{self, Begin, JobCall, key_of};
 use super::call_outcome::{Evidence, explain_end};
 use super::process_environment::environment;
-use super::step_call::{StepCall, StepProgram};
+use super::step_program::StepProgram;
 use super::{Captured, Driver, DriverExit, OutputSink};
 use crate::error::OrchestratorError;
 use crate::recorder::StateReason;
@@ -77,7 +77,7 @@ impl Driver {
         }
         let started = Instant::now();
         let origin = if begun_before { CallStart::Before } else { CallStart::Now };
-        let result = match StepCall::of(&step.tool) {
+        let result = match step.tool.call() {
             Ok(step_call) => self.run_step_call(&call, step_call, &step.options, origin).await,
             Err(invalid) => Ok(end_of_invalid(&invalid)),
         };
@@ -108,7 +108,7 @@ impl Driver {
         origin: CallStart,
     ) -> Result<CallEnd, DriverExit> {
         match step_call {
-            StepCall::Process(program) => Ok(self.run_process(call, program, options).await?.0),
+            StepCall::Process(program) => Ok(self.run_process(call, program.into(), options).await?.0),
             StepCall::Cell(cell) => {
                 // A call that started before the server restart has already been checked.
                 if origin == CallStart::Now
@@ -116,11 +116,11 @@ impl Driver {
                 {
                     return Ok(refused.end());
                 }
-                Ok(self.run_process(call, cell.program(), options).await?.0)
+                Ok(self.run_process(call, StepProgram::of_cell(&cell), options).await?.0)
             }
             StepCall::File(operation) => self.run_file_call(call, operation).await,
             StepCall::Action(action) => self.run_gui_action(call, action, options).await,
-            StepCall::Script(program) => self.run_gui_script(call, program, options).await,
+            StepCall::Script(script) => self.run_gui_script(call, script, options).await,
             StepCall::Browser(input) => self.run_browser_step(input, options, origin).await,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use job::{CallStatus, InvalidField, JobId, Shown, UserAction, UserActionKind, check_kernel_name};
+use job::{CallStatus, InvalidField, JobId, Language, Shown, UserAction, UserActionKind, check_kernel_name};
 use protocol::{KernelAction, KernelState, KernelStatus};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -10,7 +10,6 @@ use utoipa::ToSchema;
 
 use crate::core::Orchestrator;
 use crate::core::kernel_guard::RefusedCell;
-use crate::driver::cells::Language;
 use crate::driver::cells::program_of_code;
 use crate::error::OrchestratorError;
 use crate::live::calls::{end_started_call, run_started_call};

@@ -3,7 +3,7 @@
 use agent::{Budget, InputAnswer, InputRequest, Notice, NoticeCode};
 use job::{
     ControlRequest, Event, EventBody, Fence, InvalidField, JobId, JobState, JobView, Kinds, NewEvent,
-    Sequence, invalid, is_agent_call,
+    Sequence, invalid, is_agent_call, step_tool,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -316,7 +316,9 @@ fn action(tool: &str, input: &serde_json::Value) -> Option<String> {
     match tool {
         "exec" => field("command").or_else(|| Some(input["argv"].to_string())),
         "terminal" => Some("a shell on a terminal".into()),
-        "code" | "python" | "typescript" => field("code").map(|code| format!("{tool}: {code}")),
+        _ if step_tool(tool).is_some_and(|tool| tool.is_cell) => {
+            field("code").map(|code| format!("{tool}: {code}"))
+        }
         "gui" => field("action").map(|action| format!("on the desktop: {action}")),
         _ => None,
     }

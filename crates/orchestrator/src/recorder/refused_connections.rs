@@ -4,15 +4,13 @@
 use std::collections::{HashMap, VecDeque};
 
 use egress::{Connection, EgressEvent, ReasonCode};
-use job::{CallRef, EgressView, Event, EventBody, Sequence};
+use job::{CallRef, EgressView, Event, EventBody, Sequence, step_tool};
 
 /// Maximum number of refusals reported per call.
 const MAX_REFUSALS: usize = 5;
 /// Maximum number of calls and kernels remembered. Bounds the entries of processes that keep running after their call
 /// has ended.
 const MAX_ORIGINS: usize = 256;
-/// Tools whose code runs in a kernel.
-const CELL_TOOLS: [&str; 3] = ["python", "typescript", "code"];
 
 /// What a connection came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,7 +46,9 @@ impl RefusedConnections {
     pub(crate) fn take(&mut self, event: &Event) {
         match (&event.body, &event.call) {
             (EventBody::Egress(EgressEvent::Refused(connection)), _) => self.take_refusal(event, connection),
-            (EventBody::CallStarted { tool, .. }, Some(call)) if CELL_TOOLS.contains(&tool.as_str()) => {
+            (EventBody::CallStarted { tool, .. }, Some(call))
+                if step_tool(tool).is_some_and(|tool| tool.is_cell) =>
+            {
                 self.cells.insert(call.clone(), event.sequence);
             }
             (EventBody::CallEnded(_), Some(call)) => drop(self.cells.remove(call)),

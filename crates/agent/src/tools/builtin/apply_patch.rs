@@ -11,8 +11,8 @@ use super::changed_region::{numbered_regions, syntax_note};
 use super::patch::{self, FilePatch};
 use super::{file_error, file_path};
 use crate::event::{ToolEnd, ToolStatus};
-use crate::host::{Effect, Stopped};
-use crate::tools::{CallContext, Tool, ToolFlow};
+use crate::host::Stopped;
+use crate::tools::{CallContext, EndedCall, Tool, ToolFlow, ToolRole};
 
 const MAX_READ_BYTES: u64 = 8 * 1024 * 1024;
 /// Of how many files the changed lines are shown.
@@ -32,28 +32,14 @@ pub(super) struct Input {
 /// line.
 const STEP: &str = include_str!("apply_patch_step.py");
 
-/// Converts a patch to a job step with the same effect.
-pub(super) fn step(patch: &str) -> Option<Value> {
-    let mut changes = Vec::new();
-    for file in patch::parse(patch).ok()? {
-        changes.push(file.to_json(&file_path(file.shown_path()).ok()?));
-    }
-    // A JSON string literal is also a valid Python literal.
-    let changes = Value::from(changes).to_string();
-    let code = STEP.replace("CHANGES", &Value::from(changes).to_string());
-    Some(json!({"tool": "python", "code": code}))
-}
-
 impl Tool for ApplyPatch {
     const NAME: &'static str = "apply_patch";
     const DESCRIPTION: &'static str = "Applies a unified diff (`--- a/file`, `+++ b/file`, `@@` hunks with a few lines \
         around each change) to the workspace. /dev/null stands for a file that is made or removed. Line numbers need \
         not be exact. All files of it or none are changed.";
     type Input = Input;
-
-    fn effect(&self) -> Effect {
-        Effect::Changes
-    }
+    const ROLE: ToolRole =
+        ToolRole { other_names: &["patch", "applydiff", "applypatch", "diff"], ..ToolRole::OPTIONAL };
 
     async fn run(&self, input: Input, call: &CallContext<'_>) -> Result<ToolFlow, Stopped> {
         let files = match patch::parse(&input.patch) {
@@ -91,6 +77,17 @@ impl Tool for ApplyPatch {
             text += &format!("\n[the changed lines of {} more files are not shown]", more + 1);
         }
         Ok(ToolEnd::done(text).into())
+    }
+
+    fn step(input: Input, _end: &EndedCall<'_>) -> Option<Value> {
+        let mut changes = Vec::new();
+        for file in patch::parse(&input.patch).ok()? {
+            changes.push(file.to_json(&file_path(file.shown_path()).ok()?));
+        }
+        // A JSON string literal is also a valid Python literal.
+        let changes = Value::from(changes).to_string();
+        let code = STEP.replace("CHANGES", &Value::from(changes).to_string());
+        Some(json!({"tool": "python", "code": code}))
     }
 }
 

@@ -6,9 +6,9 @@ use serde::Deserialize;
 use super::request_id;
 use crate::conversation::Reply;
 use crate::event::ToolEnd;
-use crate::host::{Effect, Stopped};
+use crate::host::Stopped;
 use crate::input_request::{InputRequest, RequestKind};
-use crate::tools::{CallContext, Tool, ToolFlow};
+use crate::tools::{CallContext, Tool, ToolFlow, ToolRole};
 
 /// Default and maximum time to wait for an answer.
 const DEFAULT_WAIT_MINUTES: f64 = 60.0;
@@ -35,10 +35,11 @@ impl Tool for AskUser {
     const DESCRIPTION: &'static str = "Asks the user a question and waits for the answer. Use it only if you cannot \
         continue without an answer. If no answer comes in time, use your own judgement.";
     type Input = Input;
-
-    fn effect(&self) -> Effect {
-        Effect::Changes
-    }
+    const ROLE: ToolRole = ToolRole {
+        is_control: true,
+        other_names: &["ask", "question", "askfollowupquestion", "askhuman", "messageaskuser"],
+        ..ToolRole::OPTIONAL
+    };
 
     async fn run(&self, input: Input, call: &CallContext<'_>) -> Result<ToolFlow, Stopped> {
         if input.question.trim().is_empty() {

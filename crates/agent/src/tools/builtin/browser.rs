@@ -6,9 +6,9 @@ use serde_json::{Map, Value, json};
 
 use super::screenshot;
 use crate::event::{ToolEnd, ToolStatus};
-use crate::host::{BrowserReport, Capability, Effect, Stopped};
+use crate::host::{BrowserReport, Capability, Stopped};
 use crate::tools::data_header::data_header;
-use crate::tools::{CallContext, CallStart, Tool, ToolFlow};
+use crate::tools::{CallContext, CallStart, EndedCall, Tool, ToolFlow, ToolRole};
 
 pub(super) struct Browser;
 
@@ -83,10 +83,10 @@ impl Tool for Browser {
         used, with refs), click, fill, evaluate JavaScript, wait, take a screenshot, see console messages and network \
         requests. It stays open between calls.";
     type Input = Input;
-
-    fn effect(&self) -> Effect {
-        Effect::Changes
-    }
+    const ROLE: ToolRole = ToolRole {
+        other_names: &["web", "navigate", "chrome", "browseraction", "browsernavigate", "openurl"],
+        ..ToolRole::OPTIONAL
+    };
 
     fn needs(&self) -> &'static [Capability] {
         &[Capability::Browser]
@@ -109,6 +109,12 @@ impl Tool for Browser {
             Ok(report) => ToolEnd::done(text_of(input.action, &report.facts)),
         };
         Ok(end.into())
+    }
+
+    fn step(input: Input, _end: &EndedCall<'_>) -> Option<Value> {
+        let mut step = action_of(input.action, &input.arguments);
+        step["tool"] = Self::NAME.into();
+        Some(step)
     }
 }
 
@@ -142,12 +148,6 @@ fn action_of(action: Action, arguments: &Arguments) -> Value {
         }
     }
     Value::Object(fields)
-}
-
-/// Converts the input to a job step.
-pub(super) fn step(input: &Value) -> Option<Value> {
-    let input: Input = serde_json::from_value(input.clone()).ok()?;
-    Some(action_of(input.action, &input.arguments))
 }
 
 /// The screenshot of the page; for a model that does not accept images, the page outline as text.

@@ -2,12 +2,13 @@
 
 use schemars::JsonSchema;
 use serde::Deserialize;
+use serde_json::{Value, json};
 
 use crate::conversation::duration_note;
 use crate::event::{ToolEnd, ToolStatus};
-use crate::host::{Capability, CodeExecution, Effect, Language, Stopped};
+use crate::host::{Capability, CodeExecution, Language, Stopped};
 use crate::tools::tool::requested_wait;
-use crate::tools::{CallContext, Tool, ToolFlow};
+use crate::tools::{CallContext, EndedCall, Importance, Tool, ToolFlow, ToolRole};
 
 /// The default time limit.
 const DEFAULT_TIMEOUT_S: f64 = 120.0;
@@ -80,10 +81,7 @@ impl Tool for LivePython {
         imports persist from call to call. Pictures, also of plots, come back as images. Packages that `pip install` in \
         `shell` has installed can be imported.";
     type Input = Input;
-
-    fn effect(&self) -> Effect {
-        Effect::Changes
-    }
+    const ROLE: ToolRole = Python::ROLE;
 
     fn needs(&self) -> &'static [Capability] {
         &[Capability::PythonKernel]
@@ -92,6 +90,10 @@ impl Tool for LivePython {
     async fn run(&self, input: Input, call: &CallContext<'_>) -> Result<ToolFlow, Stopped> {
         run_code(Language::Python, input, call).await
     }
+
+    fn step(input: Input, _end: &EndedCall<'_>) -> Option<Value> {
+        Some(json!({"tool": Self::NAME, "code": input.code}))
+    }
 }
 
 impl Tool for Python {
@@ -99,10 +101,20 @@ impl Tool for Python {
     const DESCRIPTION: &'static str = "Runs Python code in /workspace in a new process and returns what it prints. Print what you want to see. Packages \
         that `pip install` in `shell` has installed can be imported.";
     type Input = Input;
-
-    fn effect(&self) -> Effect {
-        Effect::Changes
-    }
+    const ROLE: ToolRole = ToolRole {
+        importance: Importance::Simple,
+        other_names: &[
+            "ipython",
+            "executeipythoncell",
+            "runpython",
+            "pythonrepl",
+            "jupyter",
+            "notebook",
+            "codeinterpreter",
+            "runcode",
+        ],
+        ..ToolRole::OPTIONAL
+    };
 
     fn needs(&self) -> &'static [Capability] {
         &[Capability::Python]
@@ -110,6 +122,10 @@ impl Tool for Python {
 
     async fn run(&self, input: Input, call: &CallContext<'_>) -> Result<ToolFlow, Stopped> {
         run_code(Language::Python, input, call).await
+    }
+
+    fn step(input: Input, _end: &EndedCall<'_>) -> Option<Value> {
+        Some(json!({"tool": Self::NAME, "code": input.code}))
     }
 }
 
@@ -119,15 +135,15 @@ impl Tool for TypeScript {
         "Runs TypeScript code in /workspace and returns what it prints. Print what you want to see.";
     type Input = Input;
 
-    fn effect(&self) -> Effect {
-        Effect::Changes
-    }
-
     fn needs(&self) -> &'static [Capability] {
         &[Capability::TypeScript]
     }
 
     async fn run(&self, input: Input, call: &CallContext<'_>) -> Result<ToolFlow, Stopped> {
         run_code(Language::TypeScript, input, call).await
+    }
+
+    fn step(input: Input, _end: &EndedCall<'_>) -> Option<Value> {
+        Some(json!({"tool": Self::NAME, "code": input.code}))
     }
 }

@@ -13,8 +13,8 @@ use super::changed_region::{changed_regions, syntax_note};
 use super::similar_text::{similar_text, without_line_numbers};
 use super::{file_error, file_path};
 use crate::event::ToolEnd;
-use crate::host::{Effect, Stopped};
-use crate::tools::{CallContext, Tool, ToolFlow};
+use crate::host::Stopped;
+use crate::tools::{CallContext, EndedCall, Importance, Tool, ToolFlow, ToolRole};
 
 const MAX_READ_BYTES: u64 = 8 * 1024 * 1024;
 /// How much of the most similar place is shown, in characters.
@@ -42,12 +42,11 @@ pub(super) struct Input {
 /// A script that finds the text like the tool where it is not in the file exactly as written.
 const STEP: &str = include_str!("edit_file_step.py");
 
-/// Converts an edit of one place to an equivalent job step. `result` is what the tool said.
-pub(super) fn step(input: &Value, result: &str) -> Option<Value> {
-    let input = Input::deserialize(input).ok()?;
+/// The step for an edit of one place; `result` is what the tool said.
+fn step_of_one(input: Input, result: &str) -> Option<Value> {
     let path = file_path(&input.path).ok()?;
     if !result.starts_with(&format!("edited {path} (")) {
-        return Some(json!({"tool": "edit_file", "path": path, "old": input.old, "new": input.new}));
+        return Some(json!({"tool": EditFile::NAME, "path": path, "old": input.old, "new": input.new}));
     }
     let plain = without_line_numbers(&input.old);
     let new = plain.as_ref().and_then(|_| without_line_numbers(&input.new)).unwrap_or(input.new);
@@ -64,10 +63,23 @@ impl Tool for EditFile {
     const DESCRIPTION: &'static str = "Replaces one exact text in a file. The text must be there exactly once (or set \
         `all`). Line numbers that `read_file` shows are not part of the text.";
     type Input = Input;
-
-    fn effect(&self) -> Effect {
-        Effect::Changes
-    }
+    const ROLE: ToolRole = ToolRole {
+        importance: Importance::Basic,
+        other_names: &[
+            "edit",
+            "editfile",
+            "strreplace",
+            "replace",
+            "replaceinfile",
+            "strreplaceeditor",
+            "strreplacebasededittool",
+            "multiedit",
+            "searchreplace",
+            "applyedit",
+            "insert",
+        ],
+        ..ToolRole::OPTIONAL
+    };
 
     async fn run(&self, input: Input, call: &CallContext<'_>) -> Result<ToolFlow, Stopped> {
         let path = match file_path(&input.path) {
@@ -86,6 +98,19 @@ impl Tool for EditFile {
             return replace_all(&path, &input, call).await;
         }
         Ok(replace_one(&path, &input, call).await?.into())
+    }
+
+    fn step(input: Input, end: &EndedCall<'_>) -> Option<Value> {
+        if input.all != Some(true) {
+            return step_of_one(input, end.text);
+        }
+        let code = format!(
+            "from pathlib import Path\np = Path({})\np.write_text(p.read_text().replace({}, {}))\n",
+            json!(input.path),
+            json!(input.old),
+            json!(input.new)
+        );
+        Some(json!({"tool": "python", "code": code}))
     }
 }
 
@@ -198,6 +223,7 @@ fn nearest_lines(content: &str, old: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tools::AnyTool;
 
     #[test]
     fn edits_convert_to_job_steps() {
@@ -211,7 +237,7 @@ mod tests {
     }
 
     fn step_of(input: &Value, result: &str) -> Value {
-        step(input, result).unwrap()
+        AnyTool::step(&EditFile, input, &EndedCall { text: result, is_running: false }).unwrap()
     }
 
     #[test]

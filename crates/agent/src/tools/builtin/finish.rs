@@ -10,9 +10,9 @@ use serde::Deserialize;
 
 use crate::conversation::FINISH_TOOL;
 use crate::event::{AgentEvent, FinishOutcome, Finished, ToolEnd};
-use crate::host::{Effect, ExecStart, ProcessRequest, Stopped};
+use crate::host::{ExecStart, ProcessRequest, Stopped};
 use crate::plan::Plan;
-use crate::tools::{CallContext, Tool, ToolFlow, ToolOutput};
+use crate::tools::{CallContext, Importance, Tool, ToolFlow, ToolOutput, ToolRole};
 
 /// Time limit of one acceptance command.
 const ACCEPTANCE_TIMEOUT: Duration = Duration::from_secs(900);
@@ -44,10 +44,21 @@ impl Tool for Finish {
     const DESCRIPTION: &'static str = "Ends the work: call it once everything is done and checked, with a summary for \
         the user; or with outcome `failed` when the task cannot be done.";
     type Input = Input;
-
-    fn effect(&self) -> Effect {
-        Effect::Changes
-    }
+    const ROLE: ToolRole = ToolRole {
+        importance: Importance::Always,
+        is_control: true,
+        other_names: &[
+            "done",
+            "submit",
+            "complete",
+            "end",
+            "finalanswer",
+            "attemptcompletion",
+            "taskdone",
+            "exit",
+            "stop",
+        ],
+    };
 
     async fn run(&self, input: Input, call: &CallContext<'_>) -> Result<ToolFlow, Stopped> {
         if call.conversation.unread_messages() > 0 {

@@ -7,8 +7,8 @@ use serde_json::{Map, Value};
 
 use super::{screenshot, windows_text};
 use crate::event::ToolEnd;
-use crate::host::{Capability, DesktopReport, Effect, Stopped};
-use crate::tools::{CallContext, Tool, ToolFlow};
+use crate::host::{Capability, DesktopReport, Stopped};
+use crate::tools::{CallContext, EndedCall, Tool, ToolFlow, ToolRole};
 
 /// How long to wait after an action before taking a screenshot.
 const SETTLE_S: f64 = 0.4;
@@ -104,10 +104,10 @@ impl Tool for Gui {
         scroll, drag, wait for a window, list, focus and close windows. Look with `screenshot` first; places are \
         pixels from the top left of the screen.";
     type Input = Input;
-
-    fn effect(&self) -> Effect {
-        Effect::Changes
-    }
+    const ROLE: ToolRole = ToolRole {
+        other_names: &["computer", "click", "mouse", "desktop", "computeruse", "keyboard"],
+        ..ToolRole::OPTIONAL
+    };
 
     fn needs(&self) -> &'static [Capability] {
         &[Capability::Desktop]
@@ -136,6 +136,13 @@ impl Tool for Gui {
             }
         }
         Ok(end.into())
+    }
+
+    fn step(input: Input, _end: &EndedCall<'_>) -> Option<Value> {
+        let action = action_of(input.action, &input.arguments).ok()?;
+        let mut step = serde_json::to_value(action).ok()?;
+        step["tool"] = Self::NAME.into();
+        Some(step)
     }
 }
 
@@ -182,12 +189,6 @@ fn action_of(action: Action, arguments: &Arguments) -> Result<GuiAction, String>
         }
         _ => Ok(parsed),
     }
-}
-
-/// Converts the input to a job step.
-pub(super) fn step(input: &Value) -> Option<Value> {
-    let input: Input = serde_json::from_value(input.clone()).ok()?;
-    serde_json::to_value(action_of(input.action, &input.arguments).ok()?).ok()
 }
 
 fn text_of(report: &DesktopReport) -> String {

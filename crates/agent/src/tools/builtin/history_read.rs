@@ -6,11 +6,11 @@ use context::{ContextError, Entry, EventId};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::conversation::{Record, RecordKind};
+use crate::conversation::{HISTORY_READ_TOOL, Record, RecordKind};
 use crate::event::ToolEnd;
-use crate::host::{Effect, Stopped};
+use crate::host::Stopped;
 use crate::recall::entry_of;
-use crate::tools::{CallContext, Tool, ToolFlow};
+use crate::tools::{CallContext, Importance, Tool, ToolFlow, ToolRole};
 
 /// No version has ever cut an output smaller than this, so it is complete as it is.
 const NEVER_CUT_BYTES: usize = 40_000;
@@ -38,13 +38,11 @@ pub(super) struct Input {
 }
 
 impl Tool for HistoryRead {
-    const NAME: &'static str = "history_read";
+    const NAME: &'static str = HISTORY_READ_TOOL;
     const DESCRIPTION: &'static str = "Shows an earlier event of this job, or the whole output of a call of which only a part was shown, by lines.";
     type Input = Input;
-
-    fn effect(&self) -> Effect {
-        Effect::ReadOnly
-    }
+    const ROLE: ToolRole =
+        ToolRole { importance: Importance::Always, is_control: true, ..ToolRole::OPTIONAL };
 
     async fn run(&self, input: Input, call: &CallContext<'_>) -> Result<ToolFlow, Stopped> {
         let wanted = input.event.trim();

@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::conversation::search;
+use crate::conversation::{HISTORY_SEARCH_TOOL, search};
 use crate::event::ToolEnd;
-use crate::host::{Effect, Stopped};
-use crate::tools::{CallContext, Tool, ToolFlow};
+use crate::host::Stopped;
+use crate::tools::{CallContext, Tool, ToolFlow, ToolRole};
 
 const MAX_FOUND: usize = 5;
 
@@ -23,14 +23,11 @@ pub(super) struct Input {
 }
 
 impl Tool for HistorySearch {
-    const NAME: &'static str = "history_search";
+    const NAME: &'static str = HISTORY_SEARCH_TOOL;
     const DESCRIPTION: &'static str = "Finds earlier events of this job, also those that are no longer in view, by words, \
         identifiers or paths. `history_read` shows one in full.";
     type Input = Input;
-
-    fn effect(&self) -> Effect {
-        Effect::ReadOnly
-    }
+    const ROLE: ToolRole = ToolRole { is_control: true, ..ToolRole::OPTIONAL };
 
     async fn run(&self, input: Input, call: &CallContext<'_>) -> Result<ToolFlow, Stopped> {
         let records = call.conversation.records();

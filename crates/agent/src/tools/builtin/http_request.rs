@@ -9,9 +9,9 @@ use serde::Deserialize;
 
 use super::process_result;
 use crate::event::{ToolEnd, ToolStatus};
-use crate::host::{Capability, Effect, ExecStart, ProcessRequest, Stopped};
+use crate::host::{Capability, ExecStart, ProcessRequest, Stopped};
 use crate::tools::data_header::data_header;
-use crate::tools::{CallContext, Tool, ToolFlow};
+use crate::tools::{CallContext, Tool, ToolFlow, ToolRole};
 
 const TIMEOUT_S: u64 = 60;
 const METHODS: [&str; 7] = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"];
@@ -39,10 +39,10 @@ impl Tool for HttpRequest {
     const DESCRIPTION: &'static str = "Sends an HTTP request from inside the sandbox and shows status, headers and \
         body. What is outside can be reached as far as the network rules of the job allow.";
     type Input = Input;
-
-    fn effect(&self) -> Effect {
-        Effect::Changes
-    }
+    const ROLE: ToolRole = ToolRole {
+        other_names: &["fetch", "curl", "http", "webfetch", "request", "wget"],
+        ..ToolRole::OPTIONAL
+    };
 
     fn needs(&self) -> &'static [Capability] {
         &[Capability::Curl]

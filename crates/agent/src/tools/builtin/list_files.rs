@@ -8,8 +8,8 @@ use serde::Deserialize;
 
 use super::{file_error, workspace_path};
 use crate::event::ToolEnd;
-use crate::host::{Effect, Stopped};
-use crate::tools::{CallContext, Tool, ToolFlow};
+use crate::host::Stopped;
+use crate::tools::{CallContext, Importance, Tool, ToolFlow, ToolRole};
 
 /// The maximum number of entries in one listing.
 const MAX_ENTRIES: u32 = 500;
@@ -39,10 +39,21 @@ impl Tool for ListFiles {
     const NAME: &'static str = "list_files";
     const DESCRIPTION: &'static str = "Lists the files of a directory of the workspace, two levels deep.";
     type Input = Input;
-
-    fn effect(&self) -> Effect {
-        Effect::ReadOnly
-    }
+    const ROLE: ToolRole = ToolRole {
+        importance: Importance::Simple,
+        other_names: &[
+            "ls",
+            "dir",
+            "list",
+            "listdir",
+            "listdirectory",
+            "listfiles",
+            "tree",
+            "glob",
+            "findfiles",
+        ],
+        ..ToolRole::OPTIONAL
+    };
 
     async fn run(&self, input: Input, call: &CallContext<'_>) -> Result<ToolFlow, Stopped> {
         let path = match workspace_path(input.path.as_deref().unwrap_or_default()) {

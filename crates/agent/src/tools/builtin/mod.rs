@@ -1,9 +1,8 @@
 //! The built-in tools, one file each, with specification and implementation side by side.
 //!
 //! [`standard`] lists them in prompt order, most important first: a model with a small window gets the first of them
-//! that fit, and always `shell`, `finish` and `history_read`. A new tool needs a file, its `mod` line and a line in that
-//! list. Other crates name tools in lists of their own: the recorder and `export` (tools that do not change the workspace)
-//! and the context engine (tools that only look). Tools that only some images can run declare what they
+//! that fit, and always those of [`Importance::Always`](crate::tools::Importance). A new tool needs a file, its `mod` line
+//! and a line in that list, and its effect in `context::tool_effect`. Tools that only some images can run declare what they
 //! need ([`Tool::needs`](crate::Tool::needs)).
 
 mod apply_patch;
@@ -36,13 +35,13 @@ use std::sync::Arc;
 
 use model::ToolCall;
 use protocol::{FileError, FileErrorCode, WindowInfo};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::command_rules::starts_shell;
 use crate::conversation::{Conversation, PROCESS_TOOL, duration_note};
 use crate::event::{ProcessState, ToolEnd, ToolStatus};
 use crate::host::ExecReport;
-use crate::tools::{AnyTool, CallContext, Tool as _};
+use crate::tools::{AnyTool, CallContext, EndedCall, Tool as _, ToolRole};
 
 /// How long a person may take to approve a command or a plan.
 pub(crate) const APPROVAL_TIMEOUT_MS: i64 = 24 * 3600 * 1000;
@@ -80,36 +79,15 @@ pub(crate) fn builtin_names() -> Vec<String> {
     standard().iter().map(|tool| tool.name().to_owned()).collect()
 }
 
-/// Converts a call of `gui`, `screenshot` or `browser` to an equivalent job step; `None` for other tools and for
-/// invalid input.
-#[must_use]
-pub fn desktop_step(tool: &str, input: &Value) -> Option<Value> {
-    let mut step = match tool {
-        "gui" => gui::step(input)?,
-        "browser" => browser::step(input)?,
-        "screenshot" => return Some(json!({"tool": "gui", "action": "screenshot"})),
-        _ => return None,
-    };
-    step["tool"] = tool.into();
-    Some(step)
+/// The role of a built-in tool; that of an external tool is optional.
+pub(crate) fn role_of(name: &str) -> ToolRole {
+    standard().iter().find(|tool| tool.name() == name).map_or(ToolRole::OPTIONAL, |tool| tool.role())
 }
 
-/// Converts a patch to an equivalent job step that locates hunks like the tool; `None` if the text is not a patch.
+/// Converts a call to the step of a job that has the same effect; `None` if there is none, and for invalid input.
 #[must_use]
-pub fn patch_step(patch: &str) -> Option<Value> {
-    apply_patch::step(patch)
-}
-
-/// Converts a call of `edit_file` that replaces one text to an equivalent job step; `result` is what the tool said.
-#[must_use]
-pub fn edit_step(input: &Value, result: &str) -> Option<Value> {
-    edit_file::step(input, result)
-}
-
-/// The command line of a valid input of `shell`, in any form that the tool accepts.
-#[must_use]
-pub fn shell_command(input: &Value) -> Option<String> {
-    shell::command_of(input)
+pub fn step_of(tool: &str, input: &Value, end: &EndedCall<'_>) -> Option<Value> {
+    standard().iter().find(|known| known.name() == tool)?.step(input, end)
 }
 
 /// The command line of a call that runs one, parsed the same way as its tool does.
@@ -242,18 +220,50 @@ fn seconds(milliseconds: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::json;
+
     use super::*;
 
     #[test]
+    fn effect_of_every_tool_is_known() {
+        let tools: BTreeSet<String> = builtin_names().into_iter().collect();
+        let known: BTreeSet<String> = context::tools_with_effects().map(ToOwned::to_owned).collect();
+        let differ: Vec<&String> = tools.symmetric_difference(&known).collect();
+        assert!(differ.is_empty(), "correct context/src/tool_effect.rs: {differ:?}");
+    }
+
+    #[test]
+    fn names_from_elsewhere_mean_one_tool() {
+        let tools = standard();
+        let mut owners = std::collections::HashMap::new();
+        for tool in &tools {
+            for other in tool.role().other_names {
+                let owner = owners.entry(*other).or_insert_with(|| tool.name());
+                assert_eq!(*owner, tool.name(), "{other}");
+                let is_plain = other.bytes().all(|byte| byte.is_ascii_lowercase());
+                assert!(is_plain && !tools.iter().any(|tool| tool.name() == *other), "{other}");
+            }
+        }
+    }
+
+    #[test]
     fn desktop_calls_convert_to_job_steps() {
+        let end = EndedCall::default();
         let click = json!({"action": "click", "x": 1, "y": 2, "screenshot": true, "text": "no"});
         let step = json!({"tool": "gui", "action": "click", "x": 1, "y": 2, "button": "left"});
-        assert_eq!(desktop_step("gui", &click), Some(step));
+        assert_eq!(step_of("gui", &click, &end), Some(step));
         let open = json!({"action": "open", "url": "http://localhost/", "save_as": "x.png"});
         let step = json!({"tool": "browser", "action": "open", "url": "http://localhost/"});
-        assert_eq!(desktop_step("browser", &open), Some(step));
-        assert_eq!(desktop_step("gui", &json!({"action": "fly"})), None);
-        assert_eq!(desktop_step("shell", &json!({})), None);
+        assert_eq!(step_of("browser", &open, &end), Some(step));
+        assert_eq!(
+            step_of("screenshot", &json!({}), &end),
+            Some(json!({"tool": "gui", "action": "screenshot"}))
+        );
+        assert_eq!(step_of("gui", &json!({"action": "fly"}), &end), None);
+        assert_eq!(step_of("shell", &json!({}), &end), None);
+        assert_eq!(step_of("read_file", &json!({"path": "a"}), &end), None);
     }
 
     #[test]

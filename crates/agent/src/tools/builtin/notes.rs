@@ -4,8 +4,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::event::{AgentEvent, ToolEnd};
-use crate::host::{Effect, Stopped};
-use crate::tools::{CallContext, Tool, ToolFlow, ToolOutput};
+use crate::host::Stopped;
+use crate::tools::{CallContext, Tool, ToolFlow, ToolOutput, ToolRole};
 
 /// The maximum length of a note.
 const MAX_CHARACTERS: usize = 4000;
@@ -28,10 +28,7 @@ impl Tool for Notes {
     const DESCRIPTION: &'static str = "Keeps a note under a name: facts and decisions that you will need later. Notes \
         stay in view when older history does not.";
     type Input = Input;
-
-    fn effect(&self) -> Effect {
-        Effect::Changes
-    }
+    const ROLE: ToolRole = ToolRole { is_control: true, ..ToolRole::OPTIONAL };
 
     async fn run(&self, input: Input, _call: &CallContext<'_>) -> Result<ToolFlow, Stopped> {
         if input.name.trim().is_empty() || input.name.chars().count() > 100 {

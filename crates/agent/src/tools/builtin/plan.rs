@@ -6,10 +6,10 @@ use serde::{Deserialize, Deserializer};
 use super::{APPROVAL_TIMEOUT_MS, request_id};
 use crate::conversation::Reply;
 use crate::event::{AgentEvent, Author, ToolEnd};
-use crate::host::{Effect, Stopped};
+use crate::host::Stopped;
 use crate::input_request::{InputRequest, RequestKind};
 use crate::plan::{Plan, PlanItem, PlanStatus};
-use crate::tools::{CallContext, Tool, ToolFlow, ToolOutput};
+use crate::tools::{CallContext, Tool, ToolFlow, ToolOutput, ToolRole};
 
 pub(super) struct PlanTool;
 
@@ -51,10 +51,20 @@ impl Tool for PlanTool {
     const DESCRIPTION: &'static str = "Writes the plan: a short list of items, each with a status. Call it first, and \
         again whenever an item is done or the plan changes; always give the whole list.";
     type Input = Input;
-
-    fn effect(&self) -> Effect {
-        Effect::Changes
-    }
+    const ROLE: ToolRole = ToolRole {
+        is_control: true,
+        other_names: &[
+            "todowrite",
+            "todo",
+            "todos",
+            "updateplan",
+            "writetodos",
+            "managetodolist",
+            "tasktracker",
+            "todoread",
+        ],
+        ..ToolRole::OPTIONAL
+    };
 
     async fn run(&self, input: Input, call: &CallContext<'_>) -> Result<ToolFlow, Stopped> {
         let plan = Plan { items: input.items };

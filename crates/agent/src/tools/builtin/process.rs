@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::process_result;
 use crate::conversation::PROCESS_TOOL;
 use crate::event::ToolEnd;
-use crate::host::{Effect, InputDelivery, ProcessRequest, Stopped};
+use crate::host::{InputDelivery, ProcessRequest, Stopped};
 use crate::tools::{CallContext, CallStart, Tool, ToolFlow};
 
 /// The note to the model if it is unknown whether its text was typed.
@@ -60,10 +60,6 @@ impl Tool for Process {
     const NAME: &'static str = PROCESS_TOOL;
     const DESCRIPTION: &'static str = "Works with a command that runs in the background: waits for it and shows new output, types into it, or ends it.";
     type Input = Input;
-
-    fn effect(&self) -> Effect {
-        Effect::Changes
-    }
 
     async fn run(&self, input: Input, call: &CallContext<'_>) -> Result<ToolFlow, Stopped> {
         let Some(process) = call.conversation.processes().get(&input.handle) else {

@@ -17,9 +17,9 @@ use serde::Deserialize;
 use super::search_files::SearchFiles;
 use super::{file_error, file_path};
 use crate::event::ToolEnd;
-use crate::host::{Effect, Stopped};
+use crate::host::Stopped;
 use crate::stored_image::{Format, Picture};
-use crate::tools::{CallContext, Tool, ToolFlow};
+use crate::tools::{CallContext, Importance, Tool, ToolFlow, ToolRole};
 
 /// The size of one read from the sandbox, and the most that is read of a file.
 const PIECE_BYTES: u64 = 8 * 1024 * 1024;
@@ -86,10 +86,21 @@ impl Tool for ReadFile {
         Give `from_line` and `to_line` for a part. A very long file is shown as an outline; `outline` with a range of lines \
         shows more of that part. A picture is shown if you can see pictures.";
     type Input = Input;
-
-    fn effect(&self) -> Effect {
-        Effect::ReadOnly
-    }
+    const ROLE: ToolRole = ToolRole {
+        importance: Importance::Basic,
+        other_names: &[
+            "cat",
+            "open",
+            "openfile",
+            "view",
+            "viewfile",
+            "read",
+            "readfile",
+            "getfile",
+            "readmanyfiles",
+        ],
+        ..ToolRole::OPTIONAL
+    };
 
     async fn run(&self, input: Input, call: &CallContext<'_>) -> Result<ToolFlow, Stopped> {
         let input = input.with_plain_range();

@@ -3,12 +3,13 @@
 use protocol::GuiAction;
 use schemars::JsonSchema;
 use serde::Deserialize;
+use serde_json::{Value, json};
 
 use super::{file_path, windows_text};
 use crate::event::ToolEnd;
-use crate::host::{Capability, Effect, Stopped};
+use crate::host::{Capability, Stopped};
 use crate::stored_image::Picture;
-use crate::tools::{CallContext, Tool, ToolFlow};
+use crate::tools::{CallContext, EndedCall, Tool, ToolFlow};
 
 pub(super) struct Screenshot;
 
@@ -26,10 +27,6 @@ impl Tool for Screenshot {
         are started with `gui` (action launch). For web pages `browser` is better.";
     type Input = Input;
 
-    fn effect(&self) -> Effect {
-        Effect::ReadOnly
-    }
-
     fn needs(&self) -> &'static [Capability] {
         &[Capability::Desktop]
     }
@@ -40,6 +37,10 @@ impl Tool for Screenshot {
             Err(problem) => ToolEnd::failed(format!("screenshot: {problem}")),
         }
         .into())
+    }
+
+    fn step(_input: Input, _end: &EndedCall<'_>) -> Option<Value> {
+        Some(json!({"tool": "gui", "action": "screenshot"}))
     }
 }
 

@@ -9,8 +9,8 @@ use serde::Deserialize;
 
 use super::workspace_path;
 use crate::event::ToolEnd;
-use crate::host::{Effect, ExecReport, ExecStart, ProcessRequest, Stopped};
-use crate::tools::{CallContext, Tool, ToolFlow};
+use crate::host::{ExecReport, ExecStart, ProcessRequest, Stopped};
+use crate::tools::{CallContext, Importance, Tool, ToolFlow, ToolRole};
 
 const WAIT: Duration = Duration::from_secs(60);
 /// The number of lines after which the script stops the search. It stands in the script too.
@@ -62,10 +62,21 @@ impl Tool for SearchFiles {
     const NAME: &'static str = "search_files";
     const DESCRIPTION: &'static str = "Finds lines that fit a regular expression in the files of the workspace; shows file, line number and line.";
     type Input = Input;
-
-    fn effect(&self) -> Effect {
-        Effect::ReadOnly
-    }
+    const ROLE: ToolRole = ToolRole {
+        importance: Importance::Simple,
+        other_names: &[
+            "grep",
+            "search",
+            "rg",
+            "find",
+            "ripgrep",
+            "greptool",
+            "grepsearch",
+            "searchfilecontent",
+            "codebasesearch",
+        ],
+        ..ToolRole::OPTIONAL
+    };
 
     async fn run(&self, input: Input, call: &CallContext<'_>) -> Result<ToolFlow, Stopped> {
         if input.pattern.is_empty() {

@@ -2,12 +2,12 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::process_result;
 use crate::event::ToolEnd;
-use crate::host::{Effect, ExecStart, ProcessRequest, Stopped};
-use crate::tools::{CallContext, Tool, ToolFlow};
+use crate::host::{ExecStart, ProcessRequest, Stopped};
+use crate::tools::{CallContext, EndedCall, Importance, Tool, ToolFlow, ToolRole};
 
 /// What a command given as words may begin with if its last word is a command line.
 const SHELLS: [&str; 4] = ["bash", "sh", "/bin/bash", "/bin/sh"];
@@ -74,10 +74,29 @@ impl Tool for Shell {
         You get a handle, with which `process` waits for it, types into it or ends it. Each call starts in /workspace; \
         `cd` does not last from call to call.";
     type Input = Input;
-
-    fn effect(&self) -> Effect {
-        Effect::Changes
-    }
+    const ROLE: ToolRole = ToolRole {
+        importance: Importance::Always,
+        other_names: &[
+            "bash",
+            "sh",
+            "exec",
+            "run",
+            "terminal",
+            "execute",
+            "executebash",
+            "runcommand",
+            "runshell",
+            "runterminalcmd",
+            "runinterminal",
+            "executecommand",
+            "bashtool",
+            "localshell",
+            "containerexec",
+            "execcommand",
+            "shellcommand",
+        ],
+        ..ToolRole::OPTIONAL
+    };
 
     async fn run(&self, input: Input, call: &CallContext<'_>) -> Result<ToolFlow, Stopped> {
         if input.command.trim().is_empty() {
@@ -99,6 +118,13 @@ impl Tool for Shell {
         };
         let report = call.host.execute(request).await?;
         Ok(process_result(report, call.id, &input.command, call).into())
+    }
+
+    fn step(input: Input, end: &EndedCall<'_>) -> Option<Value> {
+        let command = input.command;
+        // Processes that the run left in the background are left in the background again.
+        let command = if end.is_running { format!("({command}) >/dev/null 2>&1 &") } else { command };
+        Some(json!({"tool": Self::NAME, "command": command}))
     }
 }
 

@@ -3,12 +3,13 @@
 use protocol::{FileErrorCode, FileOperation, FileReply};
 use schemars::JsonSchema;
 use serde::Deserialize;
+use serde_json::{Value, json};
 
 use super::changed_region::syntax_note;
 use super::{file_error, file_path};
 use crate::event::ToolEnd;
-use crate::host::{Effect, Stopped};
-use crate::tools::{CallContext, Tool, ToolFlow};
+use crate::host::Stopped;
+use crate::tools::{CallContext, EndedCall, Importance, Tool, ToolFlow, ToolRole};
 
 /// A larger file cannot be appended to.
 const MAX_READ_BYTES: u64 = 8 * 1024 * 1024;
@@ -37,10 +38,20 @@ impl Tool for WriteFile {
     const DESCRIPTION: &'static str = "Writes a file as a whole, or with `append` its next part, making directories as needed. To change a part of a file \
         use `edit_file`.";
     type Input = Input;
-
-    fn effect(&self) -> Effect {
-        Effect::Changes
-    }
+    const ROLE: ToolRole = ToolRole {
+        importance: Importance::Basic,
+        other_names: &[
+            "write",
+            "writefile",
+            "writetofile",
+            "createfile",
+            "create",
+            "savefile",
+            "newfile",
+            "insertfile",
+        ],
+        ..ToolRole::OPTIONAL
+    };
 
     async fn run(&self, input: Input, call: &CallContext<'_>) -> Result<ToolFlow, Stopped> {
         let path = match file_path(&input.path) {
@@ -75,6 +86,22 @@ impl Tool for WriteFile {
             Err(error) => file_error("write_file", &error, call),
         };
         Ok(end.into())
+    }
+
+    fn step(input: Input, _end: &EndedCall<'_>) -> Option<Value> {
+        let Input { path, content, .. } = input;
+        if input.append == Some(true) {
+            // A JSON string literal is also a valid Python literal.
+            let (path, content) = (json!(path), json!(content));
+            let code =
+                format!("with open({path}, \"a\", newline=\"\") as file:\n    file.write({content})\n");
+            return Some(json!({"tool": "python", "code": code}));
+        }
+        let mut step = json!({"tool": Self::NAME, "path": path, "content": content});
+        if input.executable == Some(true) {
+            step["mode"] = json!("755");
+        }
+        Some(step)
     }
 }
 

@@ -4,12 +4,12 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use agent::{CodeExecution, CodeReport, ExecStart, ProcessRequest};
-use job::{EventBody, KernelUse, NewEvent};
+use job::{EventBody, KernelUse, Language, NewEvent};
 use protocol::{CallKey, ExecOutcome};
 
 use super::super::DriverExit;
 use super::host::AgentHost;
-use crate::driver::cells::{Language, program_of_code};
+use crate::driver::cells::program_of_code;
 
 /// Longer than the guest needs to kill a process that ignores signals, or to start a kernel.
 const END_TIMEOUT: Duration = Duration::from_secs(30);

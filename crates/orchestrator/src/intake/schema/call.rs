@@ -1,12 +1,12 @@
 //! The schemas of what is run in a sandbox, and of what a user says to a job.
 
+use job::keywords::{
+    command_line, environment, kernel, length, not_blank, range, without_nul, workspace_path,
+};
 use job::{LONGEST_S, SHORTEST_S};
 use serde_json::{Value, json};
 
 use crate::intake::schema::schemas::{Schemas, exclude, one_of, only, require};
-use crate::intake::schema::text::{
-    command_line, environment, kernel, length, not_blank, range, without_nul, workspace_path,
-};
 use crate::live::calls::{MAX_TIMEOUT_S, MIN_TIMEOUT_S};
 use crate::live::control::{MAX_MESSAGE_BYTES, MAX_NAME};
 

@@ -1,10 +1,10 @@
 //! The schemas of what a job or a sandbox may use of the network.
 
+use job::keywords::range;
 use job::{LONGEST_WAIT_S, MAX_ALLOWANCE, MAX_SECRET_NAME, MOST_SECRETS, host};
 use serde_json::json;
 
 use crate::intake::schema::schemas::Schemas;
-use crate::intake::schema::text::range;
 
 pub(super) fn constrain(schemas: &mut Schemas) {
     for request in ["NewJob", "NewSandbox"] {

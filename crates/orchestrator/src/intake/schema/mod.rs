@@ -5,7 +5,6 @@ mod egress;
 mod new_job;
 mod schemas;
 mod step;
-mod text;
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,7 @@
 //! The schemas of jobs and sandboxes.
 
 use agent::MAX_BUDGET_COUNT;
+use job::keywords::{SPACE, command_line, environment, length, not_blank, range};
 use job::{LONGEST_S, MAX_LABELS, MAX_STEPS, MAX_TASK_BYTES, SHORTEST_S};
 use mcp::NewServer;
 use sandbox::{LimitKind, allowed_range};
@@ -8,7 +9,6 @@ use serde_json::{Value, json};
 use utoipa::PartialSchema;
 
 use crate::intake::schema::schemas::{Schemas, exclude, merge, one_of, only, require};
-use crate::intake::schema::text::{SPACE, command_line, environment, length, not_blank, range};
 
 /// Fields that belong to a job with an agent.
 const OF_THE_AGENT: [&str; 8] =

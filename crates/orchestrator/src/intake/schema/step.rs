@@ -1,11 +1,11 @@
 //! The schemas of steps: one per tool, each with the tool's own fields and those that every step has.
 
-use job::{LONGEST_S, MAX_SCRIPT_BYTES, MAX_TEXT_BYTES, MAX_URL_BYTES, SHORTEST_S};
-use protocol::{MAX_TYPED_CHARS, MAX_WAIT_S};
+use job::keywords::{command_line, length, not_blank, range};
+use job::{GuiInput, LONGEST_S, MAX_SCRIPT_BYTES, SHORTEST_S};
 use serde_json::{Value, json};
+use utoipa::ToSchema;
 
 use crate::intake::schema::schemas::{Schemas, one_of, require};
-use crate::intake::schema::text::{command_line, kernel, length, mode, not_blank, range, workspace_path};
 
 pub(super) fn constrain(schemas: &mut Schemas) {
     schemas.field("StepOptions", "name", length(1, 200));
@@ -17,40 +17,19 @@ pub(super) fn constrain(schemas: &mut Schemas) {
     describe_each_tool(schemas);
 }
 
+/// Adds the limits that each tool states in its own file.
 fn constrain_tools(schemas: &mut Schemas) {
-    let mut list_path = workspace_path();
-    list_path["pattern"] = json!(format!("^$|{}", list_path["pattern"].as_str().unwrap_or_default()));
-    list_path["minLength"] = json!(0);
-    for (tool, field, keywords) in [
-        ("shell", "command", command_line()),
-        ("python", "code", not_blank()),
-        ("typescript", "code", not_blank()),
-        ("code", "code", not_blank()),
-        ("code", "kernel", kernel()),
-        ("write_file", "path", workspace_path()),
-        ("write_file", "mode", mode()),
-        ("read_file", "path", workspace_path()),
-        ("edit_file", "path", workspace_path()),
-        ("edit_file", "old", json!({ "minLength": 1 })),
-        ("move_file", "from", workspace_path()),
-        ("move_file", "to", workspace_path()),
-        ("delete_file", "path", workspace_path()),
-        ("list_files", "path", list_path),
-        ("list_files", "depth", range(1, 100)),
-    ] {
-        schemas.variant("StepTool", ("tool", tool), field, &keywords);
+    for tool in job::STEP_TOOLS {
+        for (field, keywords) in (tool.limits)() {
+            schemas.field(&(tool.schema)(), field, keywords);
+        }
+        for (action, field, keywords) in (tool.action_limits)() {
+            schemas.variant(&(tool.actions)(), ("action", action), field, &keywords);
+        }
     }
 }
 
 fn constrain_desktop(schemas: &mut Schemas) {
-    for (action, field, keywords) in [
-        ("type", "text", json!({ "maxLength": MAX_TYPED_CHARS })),
-        ("wait", "seconds", range(0, MAX_WAIT_S)),
-        ("wait", "window", not_blank()),
-        ("launch", "command", not_blank()),
-    ] {
-        schemas.variant("GuiAction", ("action", action), field, &keywords);
-    }
     schemas.replace("WindowChoice", |_, choice| {
         let number = json!({ "type": "integer", "minimum": 0, "maximum": u32::MAX });
         let mut title = not_blank();
@@ -75,15 +54,6 @@ fn constrain_desktop(schemas: &mut Schemas) {
 }
 
 fn constrain_browser(schemas: &mut Schemas) {
-    let url = r"^(?:https?://|file:///|about:|data:)[^\x00-\x1f\x7f-\x9f]*$";
-    for (action, field, keywords) in [
-        ("open", "url", json!({ "maxLength": MAX_URL_BYTES, "pattern": url })),
-        ("fill", "value", json!({ "maxLength": MAX_TEXT_BYTES })),
-        ("evaluate", "expression", not_blank()),
-        ("wait", "seconds", range(0, job::MAX_WAIT_S)),
-    ] {
-        schemas.variant("BrowserInput", ("action", action), field, &keywords);
-    }
     schemas.exactly_one("ElementChoice", &["ref", "selector", "text"]);
     schemas.replace("BrowserInput", |schemas, input| {
         let actions = schemas.flatten(&input).into_iter().flat_map(|mut action| {
@@ -121,7 +91,11 @@ fn describe_each_tool(schemas: &mut Schemas) {
         });
         json!({ "oneOf": steps.collect::<Vec<_>>(), "description": description })
     });
-    for part in ["StepTool", "StepOptions", "BrowserInput"] {
-        schemas.remove(part);
+    let inputs = job::STEP_TOOLS.iter().map(|tool| (tool.schema)());
+    // The input of `gui` is also the body of a request.
+    for input in inputs.filter(|name| *name != GuiInput::name()) {
+        schemas.remove(&input);
     }
+    schemas.remove("StepTool");
+    schemas.remove("StepOptions");
 }
