@@ -15,7 +15,7 @@ use x11rb::protocol::xproto::{Atom, ConnectionExt, Window};
 use x11rb::rust_connection::{DefaultStream, PollMode, RustConnection, Stream};
 use x11rb::utils::RawFdContainer;
 
-use super::manager::ManagerProbe;
+use super::manager_probe::ManagerProbe;
 use super::screenshot::SharedPixels;
 use super::{X_SOCKET, wallpaper};
 

@@ -9,7 +9,7 @@ mod apng;
 mod display;
 mod keyboard;
 mod keys;
-mod manager;
+mod manager_probe;
 mod mouse;
 mod png_encoder;
 mod pointer;
