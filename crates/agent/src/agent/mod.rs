@@ -209,7 +209,7 @@ impl Agent {
         ending
     }
 
-    /// Lets an agent that was stuck start over: somebody has resumed the job.
+    /// Lets an agent that was stuck start over: a user resumed the job.
     async fn leave_stuck(&mut self, host: &dyn Host) -> Result<(), Stopped> {
         self.apply_new_events(host).await?;
         match self.conversation.stuck().verdict() {

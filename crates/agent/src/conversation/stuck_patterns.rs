@@ -1,4 +1,4 @@
-//! The ways in which an agent makes no progress, and what it is told about each.
+//! The ways in which an agent makes no progress, and the text that it gets for each.
 
 pub(super) struct Pattern {
     /// The number of repetitions at which the agent is nudged.
