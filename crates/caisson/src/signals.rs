@@ -1,6 +1,37 @@
 //! Waits for the signals that stop a command.
 
-use tokio::signal::unix::{SignalKind, signal};
+use std::task::Poll;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// Listens for signals from its creation on. A signal that arrives between two waits is not lost, as it would be with a
+/// new listener for each wait.
+pub(crate) struct StopSignals(Vec<Signal>);
+
+impl StopSignals {
+    /// Ctrl-C.
+    pub(crate) fn interrupt() -> Self {
+        Self::listen(&[SignalKind::interrupt()])
+    }
+
+    /// Ctrl-C, SIGTERM and SIGHUP.
+    pub(crate) fn termination_or_interrupt() -> Self {
+        Self::listen(&[SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()])
+    }
+
+    fn listen(kinds: &[SignalKind]) -> Self {
+        Self(kinds.iter().filter_map(|kind| signal(*kind).ok()).collect())
+    }
+
+    /// Returns when one of the signals has arrived since the last return. Cancel safe.
+    pub(crate) async fn recv(&mut self) {
+        std::future::poll_fn(|context| {
+            let has_arrived = self.0.iter_mut().any(|signal| signal.poll_recv(context).is_ready());
+            if has_arrived { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+}
 
 /// Returns on Ctrl-C.
 pub(crate) async fn interrupted() {

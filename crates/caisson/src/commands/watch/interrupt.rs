@@ -4,10 +4,9 @@ use std::io::{BufRead, Write};
 
 use tokio::sync::oneshot;
 
-use super::location::JobLocation;
 use super::prompt::{PROMPT, PromptFlag};
 use crate::output::terminal::{self, CLEAR_LINE};
-use crate::signals::{interrupted, termination_or_interrupt};
+use crate::signals::StopSignals;
 
 /// What to do about the job after Ctrl-C.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +19,7 @@ pub(crate) enum Choice {
 /// The state of handling Ctrl-C.
 pub(crate) struct InterruptHandler {
     action: InterruptAction,
+    signals: StopSignals,
     count: u32,
     /// The user's answer, while the question is open.
     answer: Option<oneshot::Receiver<Choice>>,
@@ -41,19 +41,25 @@ impl InterruptHandler {
     /// For a job that runs on a server and goes on without this process.
     pub(crate) fn on_a_server(question: PromptFlag) -> Self {
         let action = if terminal::is_interactive() { InterruptAction::Ask } else { InterruptAction::Detach };
-        Self { action, count: 0, answer: None, question }
+        Self { action, signals: StopSignals::interrupt(), count: 0, answer: None, question }
     }
 
-    /// For a job that runs in this process.
+    /// For a job that runs in this process, and would be lost with it.
     pub(crate) fn in_this_process(question: PromptFlag) -> Self {
-        Self { action: InterruptAction::Cancel, count: 0, answer: None, question }
+        let signals = StopSignals::termination_or_interrupt();
+        Self { action: InterruptAction::Cancel, signals, count: 0, answer: None, question }
+    }
+
+    /// Returns on the signals that end the command.
+    pub(super) async fn stop_signal(&mut self) {
+        self.signals.recv().await;
     }
 }
 
 /// Waits for Ctrl-C, and for the answer if the user is being asked. Cancel safe.
 pub(crate) async fn next(handler: &mut InterruptHandler) -> Choice {
     tokio::select! {
-        () = stop_signal(handler.action) => {
+        () = handler.signals.recv() => {
             handler.count += 1;
             match after_interrupt(handler.action, handler.count) {
                 Some(answer) => answer,
@@ -71,22 +77,6 @@ pub(crate) async fn next(handler: &mut InterruptHandler) -> Choice {
             answer
         }
     }
-}
-
-/// Returns on Ctrl-C. If the job would be lost with this process, also on SIGTERM and SIGHUP.
-async fn stop_signal(action: InterruptAction) {
-    // Only listen for the signals that are needed: a signal with a listener no longer ends the process.
-    if action == InterruptAction::Cancel { termination_or_interrupt().await } else { interrupted().await }
-}
-
-/// Returns on the signals that end watching a job running at `location`.
-pub(super) async fn stop_signal_at(location: JobLocation) {
-    stop_signal(if location == JobLocation::ThisProcess {
-        InterruptAction::Cancel
-    } else {
-        InterruptAction::Detach
-    })
-    .await;
 }
 
 /// The answer implied by the count-th Ctrl-C; `None` if the user must be asked.

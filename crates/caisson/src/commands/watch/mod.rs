@@ -30,14 +30,18 @@ pub(crate) async fn watch_to_end(
     destination: Option<ResultDestination>,
     view: &mut View,
 ) -> Result<ExitCode> {
-    let left = match watch(client, location, id, view).await? {
+    let mut interrupts = match location {
+        JobLocation::Server => InterruptHandler::on_a_server(view.question()),
+        JobLocation::ThisProcess => InterruptHandler::in_this_process(view.question()),
+    };
+    let left = match watch(client, &mut interrupts, id, view).await? {
         WatchOutcome::Detached => {
             format!("job {id} keeps running: `caisson logs -f --events {id}`, `caisson cancel {id}`")
         }
         WatchOutcome::JobEnded => {
             tokio::select! {
                 ended = finish(client, location, id, destination, view) => return ended,
-                () = interrupt::stop_signal_at(location) => {}
+                () = interrupts.stop_signal() => {}
             }
             format!("the result of job {id} was not downloaded: `caisson download {id}`")
         }
@@ -62,18 +66,19 @@ enum WatchOutcome {
 }
 
 /// Watches the job to its end, and handles Ctrl-C.
-async fn watch(client: &Client, location: JobLocation, id: &str, view: &mut View) -> Result<WatchOutcome> {
+async fn watch(
+    client: &Client,
+    interrupts: &mut InterruptHandler,
+    id: &str,
+    view: &mut View,
+) -> Result<WatchOutcome> {
     let path = format!("/v1/jobs/{id}/events");
-    let mut interrupts = match location {
-        JobLocation::Server => InterruptHandler::on_a_server(view.question()),
-        JobLocation::ThisProcess => InterruptHandler::in_this_process(view.question()),
-    };
     // The future is kept across signals, because watching again from the start would show everything again.
     let mut watching = std::pin::pin!(view.watch(client, &path));
     loop {
         tokio::select! {
             ended = watching.as_mut() => return ended.map(|()| WatchOutcome::JobEnded),
-            answer = interrupt::next(&mut interrupts) => match answer {
+            answer = interrupt::next(interrupts) => match answer {
                 Choice::Continue => {}
                 Choice::Detach => return Ok(WatchOutcome::Detached),
                 Choice::Cancel => {
@@ -84,7 +89,7 @@ async fn watch(client: &Client, location: JobLocation, id: &str, view: &mut View
                         tokio::select! {
                             // The job may have ended on its own in the meantime.
                             _ = cancelling.as_mut() => break,
-                            again = interrupt::next(&mut interrupts) => if again == Choice::Detach {
+                            again = interrupt::next(interrupts) => if again == Choice::Detach {
                                 return Ok(WatchOutcome::Detached);
                             },
                         }
