@@ -40,7 +40,7 @@ impl Kind {
     fn of(connection: &Connection) -> Self {
         let (host, code) = (connection.host.clone(), connection.code);
         match code {
-            // No port of the host works. Each call that needs it is told once.
+            // No port of the host works. Report that once to each call that needs it.
             Some(ReasonCode::ResolveFailed) => Self { host, port: 0, code, call: connection.call.clone() },
             _ => Self { host, port: connection.port, code, call: None },
         }
